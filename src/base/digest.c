@@ -2,6 +2,7 @@
 #include "base/digest.h"
 
 #include <stdio.h>
+#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
 #include "base/mem.h"

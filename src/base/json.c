@@ -84,7 +84,7 @@ void json_double_repr(double v, char out[32])
     if (e < -4 || e >= 16) {
         char *p = strchr(digits, 'e');
         *p = 0;
-        snprintf(out, 32, "%.24se%c%02d", digits, e < 0 ? '-' : '+', abs(e));
+        snprintf(out, 32, "%.24se%c%02d", digits, e < 0 ? '-' : '+', abs(e) % 1000);
         return;
     }
     int decimals = prec - 1 - e;

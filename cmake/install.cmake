@@ -1,0 +1,16 @@
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+install(TARGETS corun_lib EXPORT corunTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET corun)
+  install(TARGETS corun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(EXPORT corunTargets NAMESPACE corun:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/corun)
+configure_package_config_file(cmake/corunConfig.cmake.in ${CMAKE_BINARY_DIR}/corunConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/corun)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/corunConfigVersion.cmake
+  COMPATIBILITY SameMajorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/corunConfig.cmake ${CMAKE_BINARY_DIR}/corunConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/corun)
+configure_file(cmake/corun.pc.in ${CMAKE_BINARY_DIR}/corun.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/corun.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
