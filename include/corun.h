@@ -54,9 +54,9 @@ typedef struct corun_engine corun_engine;
 /* ---- model ------------------------------------------------------------------------------- */
 
 typedef struct corun_model_opts {
-    const char *path;          /* a .gguf file, a folder with safetensors, or "fake:LEVEL" */
-    int n_thread;              /* CPU workers; 0 = one a core. Never changes a bit */
-    const char *isa;           /* "auto", "avx512", "avx2", "neon", "generic". Never changes a bit */
+    const char *path; /* a .gguf file, a folder with safetensors, or "fake:LEVEL" */
+    int n_thread;     /* CPU workers; 0 = one a core. Never changes a bit */
+    const char *isa;  /* "auto", "avx512", "avx2", "neon", "generic". Never changes a bit */
     const char *template_date; /* "YYYY-MM-DD" given to strftime_now; NULL = "2024-07-26" */
 } corun_model_opts;
 
@@ -68,9 +68,9 @@ typedef struct corun_model_info {
     char family[32]; /* "llama", "qwen2", "qwen3", "fake" */
     char isa[16];    /* kernels in use */
     int32_t n_layer, n_embd, n_head, n_kv_head, head_dim, n_ff;
-    int32_t n_vocab; /* rows of the head: token ids are 0 ... n_vocab - 1 */
-    int32_t n_token; /* ids that the tokenizer names; the rest decode to nothing */
-    int32_t n_ctx;   /* positions the model was made for */
+    int32_t n_vocab;  /* rows of the head: token ids are 0 ... n_vocab - 1 */
+    int32_t n_token;  /* ids that the tokenizer names; the rest decode to nothing */
+    int32_t n_ctx;    /* positions the model was made for */
     int32_t bos, eos; /* -1: none */
     bool tied;        /* the head is the embedding */
     bool has_template;
@@ -80,9 +80,9 @@ typedef struct corun_model_info {
 
 CORUN_API corun_status corun_model_describe(const corun_model *m, corun_model_info *out);
 
-#define CORUN_TEXT_ADD_SPECIAL 1u   /* encode: add bos/eos as the model's files say */
-#define CORUN_TEXT_LITERAL 2u       /* encode: control text is plain text */
-#define CORUN_TEXT_SKIP_SPECIAL 4u  /* decode: special tokens give no text */
+#define CORUN_TEXT_ADD_SPECIAL  1u /* encode: add bos/eos as the model's files say */
+#define CORUN_TEXT_LITERAL      2u /* encode: control text is plain text */
+#define CORUN_TEXT_SKIP_SPECIAL 4u /* decode: special tokens give no text */
 
 CORUN_API corun_status corun_encode(const corun_model *m, const char *text, size_t len,
                                     unsigned flags, int32_t *out, size_t cap, size_t *n);
@@ -100,7 +100,7 @@ CORUN_API corun_status corun_chat_render(const corun_model *m, const char *json,
 
 /* ---- requests ---------------------------------------------------------------------------- */
 
-#define CORUN_MAX_TOP 20     /* alternatives with log-probability, each token */
+#define CORUN_MAX_TOP    20  /* alternatives with log-probability, each token */
 #define CORUN_MAX_SAMPLE 128 /* samples of one request */
 
 typedef struct corun_bytes {
@@ -125,7 +125,7 @@ typedef struct corun_sampling {
     size_t n_bias;
     const int32_t *allowed; /* allowed_token_ids; none when n_allowed is 0 */
     size_t n_allowed;
-    const int32_t *bad_id; /* bad words as token ids, one after the other, ... */
+    const int32_t *bad_id;  /* bad words as token ids, one after the other, ... */
     const int32_t *bad_len; /* ... with their lengths */
     size_t n_bad;
     const int32_t *stop_id;
@@ -154,12 +154,12 @@ typedef enum corun_policy {
 
 typedef struct corun_engine_opts {
     corun_policy policy;
-    int32_t n_slot;        /* rows of a decode step; under corun part of the identity */
-    int32_t n_ctx;         /* longest request in tokens; 0 = the model's */
-    int32_t page_tokens;   /* 16, 32, 64 or 128 */
-    uint64_t kv_bytes;     /* the KV pool; 0 = room for n_slot requests of min(n_ctx, 1024) */
-    int64_t swap_bytes;    /* the swap area; -1 = as large as the pool */
-    int32_t prefill_chunk; /* tokens: the grid of corun (8,192), the step's budget of dynamic */
+    int32_t n_slot;          /* rows of a decode step; under corun part of the identity */
+    int32_t n_ctx;           /* longest request in tokens; 0 = the model's */
+    int32_t page_tokens;     /* 16, 32, 64 or 128 */
+    uint64_t kv_bytes;       /* the KV pool; 0 = room for n_slot requests of min(n_ctx, 1024) */
+    int64_t swap_bytes;      /* the swap area; -1 = as large as the pool */
+    int32_t prefill_chunk;   /* tokens: the grid of corun (8,192), the step's budget of dynamic */
     bool processed_logprobs; /* log-probabilities after temperature instead of raw */
     bool allow_special_rows; /* let ids that the tokenizer does not name be drawn */
 } corun_engine_opts;
@@ -189,28 +189,28 @@ typedef enum corun_event_kind {
 } corun_event_kind;
 
 typedef enum corun_finish {
-    CORUN_FINISH_STOP,   /* eos, a stop token id or a stop string */
-    CORUN_FINISH_LENGTH  /* max_tokens or the context */
+    CORUN_FINISH_STOP,  /* eos, a stop token id or a stop string */
+    CORUN_FINISH_LENGTH /* max_tokens or the context */
 } corun_finish;
 
 typedef struct corun_event {
     corun_event_kind kind;
-    uint64_t id;     /* of the request */
-    int32_t sample;  /* 0 ... n - 1 */
-    int32_t index;   /* TOKEN: 0 is the first new token. PROMPT: its place in the prompt */
+    uint64_t id;    /* of the request */
+    int32_t sample; /* 0 ... n - 1 */
+    int32_t index;  /* TOKEN: 0 is the first new token. PROMPT: its place in the prompt */
     int32_t token;
-    float logprob;   /* where asked for */
-    int32_t n_top;   /* alternatives, likeliest first; ties: the lower id first */
+    float logprob; /* where asked for */
+    int32_t n_top; /* alternatives, likeliest first; ties: the lower id first */
     int32_t top_id[CORUN_MAX_TOP];
     float top_logprob[CORUN_MAX_TOP];
     const char *text; /* TOKEN, DONE: text that became final; FAILED: the cause. Valid until the
                          next call with this engine */
     size_t text_len;
-    corun_finish finish; /* DONE */
-    int32_t stop_index;  /* DONE: index of the stop string that ended it, else -1 */
-    int32_t stop_token;  /* DONE: the stop token id (not eos) that ended it, else -1 */
+    corun_finish finish;     /* DONE */
+    int32_t stop_index;      /* DONE: index of the stop string that ended it, else -1 */
+    int32_t stop_token;      /* DONE: the stop token id (not eos) that ended it, else -1 */
     int32_t n_prompt, n_new; /* DONE: tokens */
-    corun_status status; /* FAILED */
+    corun_status status;     /* FAILED */
 } corun_event;
 
 /* The next event. Runs one step when none is waiting. */

@@ -48,10 +48,12 @@ static void test_double_repr(void **state)
     static const struct {
         double v;
         const char *t;
-    } c[] = {{0.1, "0.1"}, {1e16, "1e+16"}, {1e-5, "1e-05"}, {-0.0, "-0.0"}, {1.0, "1.0"},
-             {123456789012345678.0, "1.2345678901234568e+17"}, {0.0001, "0.0001"},
-             {1e15, "1000000000000000.0"}, {5e-324, "5e-324"},
-             {1.7976931348623157e308, "1.7976931348623157e+308"}, {1234.5, "1234.5"}};
+    } c[] = {{0.1, "0.1"},       {1e16, "1e+16"},
+             {1e-5, "1e-05"},    {-0.0, "-0.0"},
+             {1.0, "1.0"},       {123456789012345678.0, "1.2345678901234568e+17"},
+             {0.0001, "0.0001"}, {1e15, "1000000000000000.0"},
+             {5e-324, "5e-324"}, {1.7976931348623157e308, "1.7976931348623157e+308"},
+             {1234.5, "1234.5"}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         char t[32];
         json_double_repr(c[i].v, t);
@@ -62,14 +64,23 @@ static void test_double_repr(void **state)
 static void test_json_strict(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"{\"a\":1,\"a\":2}", "\"\\ud83d\"", "\"\\ude00\"", "[1,]",
-                                      "{} {}", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"",
-                                      "\xef\xbb\xbf{}", "12345678901234567890", "{\"a\\u0000b\":1}",
-                                      "NaN", ""};
+    static const char *const bad[] = {"{\"a\":1,\"a\":2}",
+                                      "\"\\ud83d\"",
+                                      "\"\\ude00\"",
+                                      "[1,]",
+                                      "{} {}",
+                                      "\"\xff\"",
+                                      "\"\xc0\x80\"",
+                                      "\"\xed\xa0\x80\"",
+                                      "\xef\xbb\xbf{}",
+                                      "12345678901234567890",
+                                      "{\"a\\u0000b\":1}",
+                                      "NaN",
+                                      ""};
     json_t *v;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(json_read(&v, bad[i], strlen(bad[i]), "x"), CORUN_EFORMAT);
-    assert_int_equal(json_read(&v, "\"a\\u0000b\\ud83d\\ude00\"", 21, "x"), CORUN_OK);
+    assert_int_equal(json_read(&v, "\"a\\u0000b\\ud83d\\ude00\"", 22, "x"), CORUN_OK);
     assert_int_equal(json_string_length(v), 7);
     json_decref(v);
     char *deep = malloc(20001);
@@ -97,8 +108,12 @@ static void test_json_write(void **state)
     assert_string_equal(b.data, "{\"a\":{\"x\":\"\\u0001\\\"\",\"y\":true},\"b\":[1.0,2.5,null]}");
     buf_reset(&b);
     jw_init(&w, &b);
-    jw_str(&w, "a\xf0\x9f\x98" "b\xff", 6);
-    assert_string_equal(b.data, "\"a\xef\xbf\xbd" "b\xef\xbf\xbd\"");
+    jw_str(&w,
+           "a\xf0\x9f\x98"
+           "b\xff",
+           6);
+    assert_string_equal(b.data, "\"a\xef\xbf\xbd"
+                                "b\xef\xbf\xbd\"");
     buf_free(&b);
     json_decref(v);
     char t[32];

@@ -9,10 +9,9 @@ static _Thread_local char text[ERR_TEXT_MAX];
 
 const char *corun_status_name(corun_status st)
 {
-    static const char *const names[] = {"ok",          "bad argument", "out of memory",
-                                        "I/O error",   "bad format",   "unsupported",
-                                        "no capacity", "device error", "mismatch",
-                                        "internal error"};
+    static const char *const names[] = {
+        "ok",          "bad argument", "out of memory", "I/O error", "bad format",
+        "unsupported", "no capacity",  "device error",  "mismatch",  "internal error"};
     return (unsigned)st < sizeof names / sizeof *names ? names[st] : "unknown status";
 }
 
@@ -23,7 +22,11 @@ const char *err_text(void) { return text; }
 static int utf8_len(const unsigned char *s)
 {
     unsigned char c = s[0];
-    int n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+    int n = c < 0x80                ? 1
+            : c >= 0xc2 && c < 0xe0 ? 2
+            : (c & 0xf0) == 0xe0    ? 3
+            : c >= 0xf0 && c < 0xf5 ? 4
+                                    : 0;
     for (int i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     if ((c == 0xe0 && s[1] < 0xa0) || (c == 0xed && s[1] > 0x9f) || (c == 0xf0 && s[1] < 0x90) ||

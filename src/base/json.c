@@ -239,7 +239,7 @@ static void put_object_sorted(jw *w, const json_t *v)
     }
     const char *key;
     json_t *val;
-    json_object_foreach((json_t *)(uintptr_t)v, key, val) keys[i++] = key;
+    json_object_foreach ((json_t *)(uintptr_t)v, key, val) keys[i++] = key;
     qsort(keys, n, sizeof *keys, by_bytes);
     jw_open(w, '{');
     for (i = 0; i < n; i++) {
@@ -262,8 +262,7 @@ static void put_any(jw *w, const json_t *v, bool canonical)
             return;
         }
         jw_open(w, '{');
-        json_object_foreach((json_t *)(uintptr_t)v, key, val)
-        {
+        json_object_foreach ((json_t *)(uintptr_t)v, key, val) {
             jw_key(w, key);
             put_any(w, val, canonical);
         }
@@ -271,7 +270,7 @@ static void put_any(jw *w, const json_t *v, bool canonical)
         return;
     case JSON_ARRAY:
         jw_open(w, '[');
-        json_array_foreach(v, i, val) put_any(w, val, canonical);
+        json_array_foreach (v, i, val) put_any(w, val, canonical);
         jw_close(w, ']');
         return;
     case JSON_STRING: jw_str(w, json_string_value(v), json_string_length(v)); return;

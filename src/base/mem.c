@@ -10,8 +10,21 @@
 static _Atomic uint64_t n_alloc, fail_at;
 static _Thread_local bool guarded;
 
-bool mem_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
-bool mem_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+bool mem_mul(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+    if (__builtin_mul_overflow(a, b, &r)) return false;
+    *out = r;
+    return true;
+}
+
+bool mem_add(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+    if (__builtin_add_overflow(a, b, &r)) return false;
+    *out = r;
+    return true;
+}
 
 void mem_fail_at(uint64_t n) { atomic_store(&fail_at, n ? atomic_load(&n_alloc) + n : 0); }
 uint64_t mem_count(void) { return atomic_load(&n_alloc); }

@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-#define SPIN 4000 /* pauses before a worker sleeps: some tens of microseconds */
+#define SPIN       4000 /* pauses before a worker sleeps: some tens of microseconds */
 #define MAX_WORKER 256
 
 typedef struct pool_worker {
@@ -110,7 +110,8 @@ static int cores(void)
 corun_status pool_open(pool **out, int n)
 {
     *out = NULL;
-    if (n < 0 || n > MAX_WORKER) FAIL(CORUN_EINVAL, "threads: %d is not in 0 ... %d", n, MAX_WORKER);
+    if (n < 0 || n > MAX_WORKER)
+        FAIL(CORUN_EINVAL, "threads: %d is not in 0 ... %d", n, MAX_WORKER);
     pool *p = mem_alloc(1, sizeof *p, "thread pool");
     if (!p) return CORUN_ENOMEM;
     int want = n ? n : cores();

@@ -7,8 +7,12 @@
 
 typedef enum config_family { CONFIG_LLAMA, CONFIG_QWEN2, CONFIG_QWEN3 } config_family;
 
-typedef enum config_rope { CONFIG_ROPE_DEFAULT, CONFIG_ROPE_LINEAR, CONFIG_ROPE_LLAMA3,
-                           CONFIG_ROPE_YARN } config_rope;
+typedef enum config_rope {
+    CONFIG_ROPE_DEFAULT,
+    CONFIG_ROPE_LINEAR,
+    CONFIG_ROPE_LLAMA3,
+    CONFIG_ROPE_YARN
+} config_rope;
 
 #define CONFIG_MAX_EOS 16
 
@@ -21,7 +25,7 @@ typedef struct config {
     /* rope */
     double theta;
     config_rope rope;
-    double factor, low_freq, high_freq;  /* llama3 */
+    double factor, low_freq, high_freq;                               /* llama3 */
     double beta_fast, beta_slow, mscale, mscale_all_dim, attn_factor; /* yarn; 0: absent */
     bool yarn_truncate;
     int32_t original_ctx;

@@ -69,14 +69,25 @@ corun_status weights_digest(weights *w, digest *out);
 
 /* GGUF metadata (weights_is_gguf): value of a key. */
 typedef enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
-    GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64
 } gguf_type;
 
 typedef struct gguf_value {
     gguf_type type;
-    gguf_type item;  /* ARRAY: type of the items (never ARRAY) */
-    uint64_t count;  /* ARRAY: items; STRING: bytes */
+    gguf_type item;   /* ARRAY: type of the items (never ARRAY) */
+    uint64_t count;   /* ARRAY: items; STRING: bytes */
     const char *data; /* the raw little-endian bytes; a string array: u64 length + bytes each */
 } gguf_value;
 
@@ -98,7 +109,8 @@ const weights_tensor *safetensors_at(const safetensors_header *h, size_t i);
 void safetensors_free(safetensors_header *h);
 
 typedef struct gguf_header gguf_header;
-/* data: a prefix of the file; *need > len asks for that many bytes instead (CORUN_OK, *out NULL). */
+/* data: a prefix of the file; *need > len asks for that many bytes instead (CORUN_OK, *out NULL).
+ */
 corun_status gguf_parse(gguf_header **out, const char *data, size_t len, uint64_t file_bytes,
                         const char *what, uint64_t *need);
 size_t gguf_count(const gguf_header *h);

@@ -54,10 +54,10 @@ typedef struct ops_conf {
     int32_t n_layer, n_embd, n_head, n_kv, d_head, n_ff, n_vocab;
     int32_t n_ctx; /* longest sequence: page tables, rope tables */
     /* schedule: maxima of any step */
-    int32_t max_tok;   /* token rows of a step */
-    int32_t max_row;   /* rows of a step, dead ones included */
-    int32_t max_lane;  /* lanes of a step */
-    int32_t n_slot;    /* sampling states, scratch ones included */
+    int32_t max_tok;  /* token rows of a step */
+    int32_t max_row;  /* rows of a step, dead ones included */
+    int32_t max_lane; /* lanes of a step */
+    int32_t n_slot;   /* sampling states, scratch ones included */
     int32_t page_tokens, n_page, n_swap;
     int32_t logit_rows; /* rows of the logits buffer: wanted rows are taken in chunks of it */
     int32_t n_top;      /* most alternatives ever asked for */
@@ -78,7 +78,7 @@ typedef enum ops_dtype { OPS_BF16, OPS_F32, OPS_F8_E4M3 } ops_dtype;
 typedef corun_status (*ops_weight_read)(void *arg, int64_t row, int64_t n, void *out);
 
 typedef struct ops_weight_spec {
-    const char *name;  /* for errors */
+    const char *name; /* for errors */
     ops_dtype dtype;
     int64_t n_out, n_in; /* y[n_out] = W[n_out][n_in] x; a vector has n_out 1 */
     ops_weight_read read;
@@ -110,16 +110,16 @@ typedef struct ops_slot {
     int32_t n_allowed;
     const int32_t *bad_id, *bad_len; /* bad words, one after the other */
     int32_t n_bad;
-    int32_t n_draw_max;     /* ids >= n_draw_max can never be drawn (rows without a token) */
-    const int32_t *prompt;  /* for the repetition penalty */
+    int32_t n_draw_max;    /* ids >= n_draw_max can never be drawn (rows without a token) */
+    const int32_t *prompt; /* for the repetition penalty */
     int32_t n_prompt;
-    const int32_t *output;  /* tokens drawn so far (empty for a new sample) */
+    const int32_t *output; /* tokens drawn so far (empty for a new sample) */
     int32_t n_output;
 } ops_slot;
 
 /* Result of one lane. */
 typedef struct ops_draw {
-    int32_t token;  /* -1: the row failed (non-finite logits) */
+    int32_t token; /* -1: the row failed (non-finite logits) */
     float logprob;
     int32_t n_top;
     const int32_t *top_id;    /* [n_top] likeliest first, ties: lower id first */

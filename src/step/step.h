@@ -27,14 +27,14 @@ typedef enum step_want {
 } step_want;
 
 #define STEP_TOK_SLOT (-1) /* tok_first: the token is the slot's last drawn one (q_len is 1) */
-#define STEP_NO_SLOT (-1)
+#define STEP_NO_SLOT  (-1)
 
 typedef struct step_row {
-    int32_t seq;       /* the scheduler's handle of the sequence; -1: a dead row */
-    int32_t slot;      /* per-slot sampling state; STEP_NO_SLOT while a prompt is in work */
-    int32_t pos;       /* position of the first token */
-    int32_t q_len;     /* tokens, at least 1 */
-    int32_t tok_first; /* index into step.tok, or STEP_TOK_SLOT */
+    int32_t seq;         /* the scheduler's handle of the sequence; -1: a dead row */
+    int32_t slot;        /* per-slot sampling state; STEP_NO_SLOT while a prompt is in work */
+    int32_t pos;         /* position of the first token */
+    int32_t q_len;       /* tokens, at least 1 */
+    int32_t tok_first;   /* index into step.tok, or STEP_TOK_SLOT */
     const int32_t *page; /* [n_page] page of tokens 0, page_tokens, ... of the sequence */
     int32_t n_page;      /* covers pos + q_len tokens */
     step_want want;

@@ -35,7 +35,7 @@ int32_t bpe_find(const bpe *t, const char *s, size_t len);
 digest bpe_digest(const bpe *t); /* of content: vocabulary, merges, added tokens, rules */
 
 #define BPE_ADD_SPECIAL 1u /* bos and eos as the post-processor or tokenizer_config say */
-#define BPE_LITERAL 2u     /* added tokens in the text are plain text */
+#define BPE_LITERAL     2u /* added tokens in the text are plain text */
 
 /* Appends ids. text must be UTF-8 (CORUN_EFORMAT with the byte offset otherwise). max bounds the
  * number of ids (CORUN_ECAPACITY). */

@@ -18,7 +18,7 @@ void template_free(template *t);
 bool template_wants_parts(const template *t);
 
 typedef struct template_env {
-    const json_t *vars;  /* an object: messages, tools, bos_token, ... (null values are none) */
+    const json_t *vars;   /* an object: messages, tools, bos_token, ... (null values are none) */
     int year, month, day; /* what strftime_now sees, at 00:00:00 */
 } template_env;
 

@@ -1,0 +1,117 @@
+/* sched.h - who runs when, on which pages, in which row: integers only, no clock, no device.
+ *
+ * A request is a prompt with one or more samples. Its samples share the prompt's prefill and its
+ * full pages; each sample is a sequence of its own from the first drawn token on. The unit of
+ * admission and of moving out is the request.
+ *
+ * The engine's loop:
+ *   sched_plan   gives page moves to carry out, in order, then one step to run (or none)
+ *   (runs it, draws the lanes)
+ *   sched_note   for each lane of the step: the sequence goes on, or has ended
+ * With lag 1 the engine may plan step i + 1 before it notes step i: ends by max_new are known
+ * ahead, other ends are not, so a row of an ended sequence may run once more; sched_note of that
+ * row is ignored and its pages are free only after it.
+ *
+ * Invariants (each tested on random streams): a page has as many owners as it is counted; no row
+ * writes a page that another sequence can see; everything admitted finishes; under corun the
+ * steps of a request (chunks, shapes, positions) do not depend on any other request.
+ *
+ * Nothing here allocates after sched_open and sched_add. */
+#ifndef SCHED_SCHED_H
+#define SCHED_SCHED_H
+
+#include "base/err.h"
+#include "step/step.h"
+
+typedef enum sched_planner {
+    SCHED_PLAN_CORUN,  /* isolated prefill on its grid, decode at the fixed width */
+    SCHED_PLAN_DYNAMIC /* continuous batching, chunked prefill beside decode */
+} sched_planner;
+
+typedef struct sched_opts {
+    sched_planner planner;
+    int32_t n_slot;      /* rows of a decode step */
+    int32_t n_ctx;       /* longest sequence */
+    int32_t page_tokens; /* 16, 32, 64 or 128 */
+    int32_t n_page;      /* of the pool; page 0 is the null page: never given out */
+    int32_t n_swap;      /* pages of the swap area */
+    int32_t chunk;       /* corun: the grid; dynamic: token budget of a step */
+    int32_t max_request; /* alive at one time (queued ones included) */
+    int32_t lag;         /* 0 or 1 */
+} sched_opts;
+
+typedef struct sched_request {
+    uint64_t id;
+    const int32_t *tokens; /* copied */
+    int32_t n_token;       /* prompt, at least 1 */
+    int32_t max_new;       /* most tokens of a sample; 0: the prompt is only scored */
+    int32_t n_sample;
+    bool want_all; /* logits of every prompt token */
+} sched_request;
+
+typedef struct sched sched;
+
+corun_status sched_open(sched **out, const sched_opts *o);
+void sched_close(sched *s);
+
+/* Takes a request at the end of the queue. *seq is the handle of sample 0; sample i is *seq + i
+ * (handles are reused after the last sample has ended). CORUN_ECAPACITY names the pages and the
+ * swap room it would need when it can never fit, or that max_request are alive. */
+corun_status sched_add(sched *s, const sched_request *r, int32_t *seq);
+/* All samples end; pages are free after a step in flight. Unknown ids are CORUN_EINVAL. */
+corun_status sched_cancel(sched *s, uint64_t id);
+
+typedef enum sched_move_kind { SCHED_COPY, SCHED_OUT, SCHED_IN } sched_move_kind;
+
+typedef struct sched_move {
+    sched_move_kind kind;
+    int32_t src, dst; /* COPY: page, page; OUT: page, swap page; IN: swap page, page */
+} sched_move;
+
+/* A sequence that this step puts into a slot: the engine fills the slot's sampling state (with
+ * the tokens drawn so far) before the step runs. */
+typedef struct sched_seat {
+    int32_t seq, slot;
+} sched_seat;
+
+typedef struct sched_plan {
+    int32_t n_move;
+    const sched_move *move; /* carry out in order, before the step */
+    int32_t n_seat;
+    const sched_seat *seat;
+    step step;                           /* n_row 0: nothing to run */
+    int32_t n_swapped_out, n_swapped_in; /* requests moved by this plan */
+} sched_plan;
+
+/* Valid until the next call of sched_next, sched_note or sched_cancel (with lag 1: the arrays of
+ * the plan before are still valid). A row whose token the scheduler knows (sched_note told it) but
+ * whose slot is new has its token in step.tok; a row that stays in its slot uses STEP_TOK_SLOT.
+ *
+ * The lanes of a finished prompt: one for each sample, in order. A sample that has a slot free for
+ * it takes it at once (a seat of this plan); the others draw with a scratch slot (slot >= n_slot:
+ * n_slot + k for the k-th of them; the engine draws them by turns), wait, and are seated later. */
+corun_status sched_next(sched *s, sched_plan *out);
+
+typedef struct sched_result {
+    int32_t seq;
+    int32_t token; /* drawn; the next step's input */
+    bool ended;    /* by eos, a stop or a failure: no further row */
+} sched_result;
+
+/* Results of the oldest step not yet noted: one for each of its lanes (any order). A request with
+ * max_new 0 has no lanes: it ends when its last prompt step is noted with n 0. */
+corun_status sched_note(sched *s, uint64_t step_id, const sched_result *r, int32_t n);
+
+typedef struct sched_stats {
+    int32_t n_waiting, n_running, n_out; /* requests queued, admitted and in, moved out */
+    int32_t n_seq_running;               /* sequences in slots */
+    int32_t page_free, page_peak, swap_free;
+    uint64_t n_swap_out, n_swap_in, n_copy;
+} sched_stats;
+void sched_stats_get(const sched *s, sched_stats *out);
+bool sched_idle(const sched *s);
+
+/* Checks every invariant; CORUN_EINTERNAL names the broken one (tests and debug builds). */
+corun_status sched_check(const sched *s);
+
+#endif
