@@ -1,7 +1,8 @@
 /* corun.h - the whole public interface of CoRun, a deterministic LLM inference engine.
  *
- * Two handles. A corun_model is a loaded model with its tokenizer and chat template: read-only
- * after open. A corun_engine is one running schedule over one model: it has one owner thread.
+ * Two handles. A corun_model is a loaded model with its tokenizer and chat template. A corun_engine
+ * is one running schedule over a model; a model carries one engine at a time. The text functions
+ * may be called from any thread, the rest belongs to one owner thread.
  *
  * The promise: with the same numeric identity (corun_identity) the same request gives the same
  * tokens and the same log-probability bits, whatever the other requests are, whenever it arrives.

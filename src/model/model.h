@@ -10,35 +10,32 @@
 #include "files/config.h"
 #include "ops/ops.h"
 
-/* The loaded files, shared by the engines of a model; read-only after load but for refill. */
-typedef struct model model;
-
-typedef struct model_opts {
-    int32_t max_tok, max_row, max_lane, n_slot, n_page, n_swap, page_tokens, n_ctx, n_top;
-    bool processed_logprobs;
-    ops_set set[OPS_N_OP];
-} model_opts;
-
 #define MODEL_MAX_SCRATCH 8 /* sampling states beside the slots */
 
+typedef struct model model;
 struct model {
     config cfg;
     ops *o;
-    digest weights; /* content */
+    digest weights; /* of their content */
     uint64_t n_param;
-    /* Runs the step: afterwards the wanted rows' final hidden states are in x_want, ready for
-     * logits. */
+    /* Sizes the backend and the activations for a schedule; before the first step, and again for
+     * each new engine. c->n_slot holds the scratch states too. */
+    corun_status (*configure)(model *m, const ops_conf *c);
+    /* Runs the step: afterwards the wanted rows' final hidden states are ready for logits. */
     corun_status (*forward)(model *m, const step *s);
     /* Logits of wanted rows [first, first + n) into the backend's logits buffer. */
     corun_status (*logits)(model *m, int32_t first, int32_t n);
     void (*close)(model *m);
 };
 
-/* Reads weights into a backend. w stays the caller's; isa and threads as in ops_open_opts. */
-corun_status model_load(model **out, weights *w, const config *cfg, const model_opts *o,
-                        const ops_open_opts *oo);
-/* level: one for prefill and one for decode. */
-corun_status model_open_fake(model **out, ops_level prefill, ops_level decode, const model_opts *o,
+/* Reads weights into the CPU backend. w stays the caller's. */
+corun_status model_load(model **out, weights *w, const config *cfg, const ops_open_opts *oo);
+/* The same graph on the oracle (tests and goldens); exact: nothing is rounded. */
+corun_status model_load_ref(model **out, weights *w, const config *cfg, bool exact);
+/* The fake: at `phase` a token is a hash of tokens and positions; at `batch` also of what wrote
+ * each cached position; at `position` also of the step's shape; at `run` also of slot and
+ * neighbours. One level for prefill and one for decode. */
+corun_status model_open_fake(model **out, ops_level prefill, ops_level decode,
                              const ops_open_opts *oo);
 void model_close(model *m);
 

@@ -4,7 +4,7 @@
  * pointers are opaque to callers). Weights are opaque handles. All that changes from step to step
  * (tokens, positions, page tables, lanes, sampling state) is put into the backend's own arrays by
  * step_put and slot_put; the ops that follow read it there, so that a device backend can record
- * them once. Nothing is allocated after open, weight_open and dev_alloc.
+ * them once. Nothing is allocated after open, configure, weight_open and dev_alloc.
  *
  * Rows: after step_put a step has n_tok token rows (in the order of step.row, q_len rows each;
  * a backend may drop dead rows) and n_want wanted rows (in the same order: of every row with
@@ -49,14 +49,18 @@ const char *ops_level_name(ops_level l);
 
 /* ---- configuration ------------------------------------------------------------------------- */
 
-typedef struct ops_conf {
-    /* model */
+/* Of the model: fixed at open. */
+typedef struct ops_dims {
     int32_t n_layer, n_embd, n_head, n_kv, d_head, n_ff, n_vocab;
-    int32_t n_ctx; /* longest sequence: page tables, rope tables */
-    /* schedule: maxima of any step */
+} ops_dims;
+
+/* Of the schedule: maxima of any step, and the numeric choices. */
+typedef struct ops_conf {
+    int32_t n_ctx;    /* longest sequence: page tables, rope tables */
     int32_t max_tok;  /* token rows of a step */
     int32_t max_row;  /* rows of a step, dead ones included */
-    int32_t max_lane; /* lanes of a step */
+    int32_t max_want; /* wanted rows of a step */
+    int32_t max_lane; /* lanes of one sample call */
     int32_t n_slot;   /* sampling states, scratch ones included */
     int32_t page_tokens, n_page, n_swap;
     int32_t logit_rows; /* rows of the logits buffer: wanted rows are taken in chunks of it */
@@ -134,11 +138,15 @@ typedef struct ops ops;
 struct ops {
     const char *name; /* "cpu", "ref" */
     const char *isa;
-    ops_conf conf;
+    ops_dims dims;
+    ops_conf conf; /* of the last configure */
     ops_level level[OPS_N_SET][OPS_N_OP];
     int32_t n_tok, n_want; /* of the step that was put */
 
     void (*close)(ops *o);
+    /* Sizes the KV pool, the swap area, rope tables, step and slot arrays for a schedule. May be
+     * called again: what was there before is freed, weights stay. Pages start as zeros. */
+    corun_status (*configure)(ops *o, const ops_conf *c);
 
     /* memory of the backend */
     corun_status (*dev_alloc)(ops *o, size_t bytes, void **dev);
@@ -151,7 +159,8 @@ struct ops {
     corun_status (*weight_refill)(ops *o, ops_weight *w, const ops_weight_spec *s);
     void (*weight_close)(ops *o, ops_weight *w);
     uint64_t (*weight_bytes)(const ops *o);
-    /* cos and sin tables for n_ctx positions from inv_freq [d_head / 2], times scale */
+    /* cos and sin tables (for the n_ctx positions of each configure) from inv_freq [d_head / 2],
+     * copied, and the factor on both */
     corun_status (*rope_open)(ops *o, const float *inv_freq, double scale, ops_rope **r);
     void (*rope_close)(ops *o, ops_rope *r);
 
@@ -204,10 +213,10 @@ struct ops {
     corun_status (*page_put)(ops *o, int32_t page, const void *host); /* page_bytes */
 };
 
-/* Opens a backend. The conf is copied. */
-corun_status ops_open_cpu(ops **out, const ops_conf *c, const ops_open_opts *o);
+/* Opens a backend for a model's dimensions; configure comes before the first step. */
+corun_status ops_open_cpu(ops **out, const ops_dims *d, const ops_open_opts *o);
 /* The oracle: scalar, double inside, roundings as numerics.md has them, or (exact) none at all. */
-corun_status ops_open_ref(ops **out, const ops_conf *c, bool exact);
+corun_status ops_open_ref(ops **out, const ops_dims *d, bool exact);
 
 /* A few hundred outputs of every op of the CPU class against constants; CORUN_EMISMATCH names the
  * op that this build computes wrongly. *digest is the golden digest that the identity holds. */
