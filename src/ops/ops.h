@@ -141,6 +141,7 @@ struct ops {
     ops_dims dims;
     ops_conf conf; /* of the last configure */
     ops_level level[OPS_N_SET][OPS_N_OP];
+    int32_t act_bytes;     /* of one activation element in dev memory: 2, or more on an oracle */
     int32_t n_tok, n_want; /* of the step that was put */
 
     void (*close)(ops *o);
