@@ -124,8 +124,11 @@ static void test_json_write(void **state)
     json_logprob_repr(0.0f, t);
     assert_string_equal(t, "0.0");
     int64_t i;
-    assert_true(json_is_whole(json_real(16.0), &i) && i == 16);
-    assert_false(json_is_whole(json_real(16.5), &i));
+    json_t *whole = json_real(16.0), *half = json_real(16.5);
+    assert_true(json_is_whole(whole, &i) && i == 16);
+    assert_false(json_is_whole(half, &i));
+    json_decref(whole);
+    json_decref(half);
 }
 
 static void test_digest(void **state)

@@ -1,0 +1,55 @@
+# The words people type. CMake and its presets do the work; tools/setup installs what is missing.
+# BREAK=1 (for demo) runs the build with a planted fault instead: it must be caught.
+
+.PHONY: all demo test lint asan tsan fuzz portability bench break clean help
+.DEFAULT_GOAL := all
+
+all: ## build build/corun (release)
+	@tools/setup build
+	@tools/build release corun corun_lib
+
+demo: ## run the demo batch twice, under two schedules, and compare the bytes (BREAK=1: must fail)
+	@tools/setup build demo
+	@tools/build release corun
+	@if [ -n "$(BREAK)" ]; then tools/build break corun; fi
+	@BREAK="$(BREAK)" scripts/demo.sh
+
+test: ## everything CI runs; closes with "N passed, N failed, N skipped"
+	@tools/setup build test lint sanitize
+	@tools/run_tests
+
+lint: ## layers, limits, format, cppcheck
+	@tools/setup lint
+	@tools/lint
+
+asan: ## unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/setup build test
+	@tools/run_tests asan
+
+tsan: ## unit tests under ThreadSanitizer
+	@tools/setup build test
+	@tools/run_tests tsan
+
+fuzz: ## every libFuzzer target for SECONDS (default 60) each
+	@tools/setup build fuzz
+	@tools/build fuzz
+	@tools/fuzz "$${SECONDS_EACH:-60}"
+
+portability: ## plain C and aarch64 (under qemu-user) give the bytes of the native build
+	@tools/setup build demo portability
+	@scripts/portability.sh
+
+bench: ## the step against its own matmuls and the machine's limits
+	@tools/setup build demo
+	@tools/build release corun
+	@scripts/bench.sh
+
+break: ## the build with a planted order-dependent sum, build/break/corun
+	@tools/setup build
+	@tools/build break corun
+
+clean: ## remove the builds (downloads in .cache stay)
+	rm -rf build demo-out
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 22
