@@ -14,6 +14,8 @@ digest_stream *digest_open(void)
     return (digest_stream *)s;
 }
 
+void digest_reset(digest_stream *s) { XXH3_128bits_reset((XXH3_state_t *)s); }
+
 void digest_add(digest_stream *s, const void *data, size_t len)
 {
     if (len) XXH3_128bits_update((XXH3_state_t *)s, data, len);

@@ -14,6 +14,7 @@ typedef struct digest_stream digest_stream;
 
 digest_stream *digest_open(void); /* NULL: no memory, text set */
 void digest_add(digest_stream *s, const void *data, size_t len);
+void digest_reset(digest_stream *s);         /* as just opened */
 digest digest_value(const digest_stream *s); /* may be called in the middle */
 void digest_close(digest_stream *s);
 
