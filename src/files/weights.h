@@ -2,7 +2,8 @@
  *
  * Nothing is mapped: a file that shrinks is an error, not a signal. Parsing (from bytes) is apart
  * from opening (from a path). Every length is checked against the bytes that remain before
- * anything is allocated. */
+ * anything is allocated. After weights_open all calls but weights_close may come from several
+ * threads at once. */
 #ifndef FILES_WEIGHTS_H
 #define FILES_WEIGHTS_H
 
@@ -43,28 +44,40 @@ typedef struct weights_tensor {
 typedef struct weights weights;
 
 /* Opens model.safetensors, a sharded set (model.safetensors.index.json) or a GGUF file (split
- * files too). path is the folder or the .gguf file (any part of a split set). */
+ * files too). path is the folder or the .gguf file (any part of a split set). Every file stays
+ * open until weights_close (NULL is fine). */
 corun_status weights_open(weights **out, const char *path);
 void weights_close(weights *w);
 
 bool weights_is_gguf(const weights *w);
 size_t weights_count(const weights *w);
-const weights_tensor *weights_at(const weights *w, size_t i);
-const weights_tensor *weights_find(const weights *w, const char *name); /* NULL: not there */
+const weights_tensor *weights_at(const weights *w, size_t i); /* in order of name */
+/* NULL: not there. In a GGUF file a name of the safetensors form ("model.norm.weight") finds the
+ * tensor under its GGUF name ("output_norm.weight"); so everywhere a name is taken below. */
+const weights_tensor *weights_find(const weights *w, const char *name);
+/* The GGUF name of a dense model's tensor; false: no such tensor is known. */
+bool weights_gguf_name(const char *name, char out[64]);
 /* The tensor, or an error that names it: missing, or of another shape than dim[n_dim]. */
 corun_status weights_need(const weights *w, const char *name, int n_dim, const int64_t *dim,
                           const weights_tensor **out);
 
-/* Rows [row, row + n) of a tensor seen as a matrix [all but last dims][last dim], to bf16
- * (quantised types: fp32 by the format's formula, then one rounding to bf16). Reads in pieces and
- * feeds the bytes to the content digest when rows come in order. */
+/* Rows [row, row + n) of a tensor seen as a matrix [all but last dims][last dim] (one row when it
+ * has fewer than two), to bf16 (other types: fp32 by the format's formula, then one rounding to
+ * bf16, to nearest even; a NaN stays one). CORUN_EINVAL for rows that do not exist,
+ * CORUN_EUNSUPPORTED for a type that we do not read, CORUN_EIO when the file has shrunk.
+ *
+ * The content digest is made of pieces of WEIGHTS_PIECE_ROWS rows. A call digests the pieces that
+ * it covers whole while their bytes are at hand, in any order and on any thread; what no call
+ * covered whole is read once more by weights_digest. So read multiples of that many rows. */
+#define WEIGHTS_PIECE_ROWS 32
+
 corun_status weights_read_bf16(weights *w, const weights_tensor *t, int64_t row, int64_t n,
                                uint16_t *out);
 corun_status weights_read_f32(weights *w, const weights_tensor *t, int64_t row, int64_t n,
                               float *out);
-/* Digest of the tensors' content: for all tensors in order of name: name, dtype, shape and raw
- * bytes (so it does not depend on shards or on header layout). Tensors whose bytes were read
- * completely and in order are not read again. */
+/* Digest of the tensors' content: for all tensors in order of name: name, dtype, shape and the
+ * digest of each piece of raw bytes. It does not depend on shards, on header layout or on how the
+ * tensors were read. */
 corun_status weights_digest(weights *w, digest *out);
 
 /* GGUF metadata (weights_is_gguf): value of a key. */
@@ -88,10 +101,14 @@ typedef struct gguf_value {
     gguf_type type;
     gguf_type item;   /* ARRAY: type of the items (never ARRAY) */
     uint64_t count;   /* ARRAY: items; STRING: bytes */
-    const char *data; /* the raw little-endian bytes; a string array: u64 length + bytes each */
+    const char *data; /* the raw little-endian bytes; a string array: u64 length + bytes each, all
+                         of them checked; a BOOL is 0 or 1 */
+    uint64_t bytes;   /* at data */
 } gguf_value;
 
 const gguf_value *weights_meta(const weights *w, const char *key); /* NULL: not there */
+size_t weights_meta_count(const weights *w);
+const char *weights_meta_key(const weights *w, size_t i); /* in order of key */
 /* False when the key is absent or of another kind. Any integer type that fits is taken. */
 bool weights_meta_int(const weights *w, const char *key, int64_t *out);
 bool weights_meta_double(const weights *w, const char *key, double *out);
@@ -105,22 +122,25 @@ typedef struct safetensors_header safetensors_header;
 corun_status safetensors_parse(safetensors_header **out, const char *data, size_t len,
                                uint64_t file_bytes, const char *what);
 size_t safetensors_count(const safetensors_header *h);
-const weights_tensor *safetensors_at(const safetensors_header *h, size_t i);
+const weights_tensor *safetensors_at(const safetensors_header *h, size_t i); /* in order of name */
 void safetensors_free(safetensors_header *h);
 
 typedef struct gguf_header gguf_header;
-/* data: a prefix of the file; *need > len asks for that many bytes instead (CORUN_OK, *out NULL).
- */
+/* data: a prefix of the file; *need > len asks for at least that many bytes instead (CORUN_OK,
+ * *out NULL). The values of the metadata point into data, which must outlive the header. */
 corun_status gguf_parse(gguf_header **out, const char *data, size_t len, uint64_t file_bytes,
                         const char *what, uint64_t *need);
 size_t gguf_count(const gguf_header *h);
-const weights_tensor *gguf_at(const gguf_header *h, size_t i);
+const weights_tensor *gguf_at(const gguf_header *h, size_t i); /* in order of name */
+size_t gguf_meta_count(const gguf_header *h);
+const char *gguf_meta_key(const gguf_header *h, size_t i);
 const gguf_value *gguf_meta(const gguf_header *h, const char *key);
 void gguf_free(gguf_header *h);
 
-/* One row of n values of a block format to fp32 (docs: the GGUF format). n is a multiple of the
- * block. */
+/* n values of a readable type to fp32, or to bf16 (fp32 and one rounding; bf16 is copied). n is a
+ * multiple of the block; src needs no alignment. */
 void dequant_row(weights_dtype t, const void *src, int64_t n, float *out);
+void dequant_row_bf16(weights_dtype t, const void *src, int64_t n, uint16_t *out);
 int32_t dequant_block(weights_dtype t);       /* values a block (1: plain) */
 int32_t dequant_block_bytes(weights_dtype t); /* bytes a block; 0: not readable */
 
