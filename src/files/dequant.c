@@ -14,13 +14,13 @@ static const struct {
     const char *name;
     int32_t block, bytes;
 } types[] = {
-    [WEIGHTS_F32] = {"F32", 1, 4},          [WEIGHTS_F16] = {"F16", 1, 2},
-    [WEIGHTS_BF16] = {"BF16", 1, 2},        [WEIGHTS_F8_E4M3] = {"F8_E4M3", 1, 0},
-    [WEIGHTS_F8_E8M0] = {"F8_E8M0", 1, 0},  [WEIGHTS_Q4_0] = {"Q4_0", 32, 18},
-    [WEIGHTS_Q4_1] = {"Q4_1", 32, 20},      [WEIGHTS_Q5_0] = {"Q5_0", 32, 22},
-    [WEIGHTS_Q5_1] = {"Q5_1", 32, 24},      [WEIGHTS_Q8_0] = {"Q8_0", 32, 34},
-    [WEIGHTS_Q4_K] = {"Q4_K", 256, 144},    [WEIGHTS_Q5_K] = {"Q5_K", 256, 176},
-    [WEIGHTS_Q6_K] = {"Q6_K", 256, 210},    [WEIGHTS_OTHER] = {"another type", 1, 0},
+    [WEIGHTS_F32] = {"F32", 1, 4},         [WEIGHTS_F16] = {"F16", 1, 2},
+    [WEIGHTS_BF16] = {"BF16", 1, 2},       [WEIGHTS_F8_E4M3] = {"F8_E4M3", 1, 0},
+    [WEIGHTS_F8_E8M0] = {"F8_E8M0", 1, 0}, [WEIGHTS_Q4_0] = {"Q4_0", 32, 18},
+    [WEIGHTS_Q4_1] = {"Q4_1", 32, 20},     [WEIGHTS_Q5_0] = {"Q5_0", 32, 22},
+    [WEIGHTS_Q5_1] = {"Q5_1", 32, 24},     [WEIGHTS_Q8_0] = {"Q8_0", 32, 34},
+    [WEIGHTS_Q4_K] = {"Q4_K", 256, 144},   [WEIGHTS_Q5_K] = {"Q5_K", 256, 176},
+    [WEIGHTS_Q6_K] = {"Q6_K", 256, 210},   [WEIGHTS_OTHER] = {"another type", 1, 0},
 };
 
 const char *weights_dtype_name(weights_dtype t)

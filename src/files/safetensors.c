@@ -21,14 +21,17 @@ static const struct {
     weights_dtype type;
     int bits;
 } dtypes[] = {
-    {"BF16", WEIGHTS_BF16, 16},       {"F16", WEIGHTS_F16, 16},     {"F32", WEIGHTS_F32, 32},
-    {"F8_E4M3", WEIGHTS_F8_E4M3, 8},  {"F8_E8M0", WEIGHTS_F8_E8M0, 8}, {"F8_E5M2", WEIGHTS_OTHER, 8},
-    {"F8_E4M3FNUZ", WEIGHTS_OTHER, 8}, {"F8_E5M2FNUZ", WEIGHTS_OTHER, 8}, {"BOOL", WEIGHTS_OTHER, 8},
-    {"U8", WEIGHTS_OTHER, 8},         {"I8", WEIGHTS_OTHER, 8},     {"U16", WEIGHTS_OTHER, 16},
-    {"I16", WEIGHTS_OTHER, 16},       {"U32", WEIGHTS_OTHER, 32},   {"I32", WEIGHTS_OTHER, 32},
-    {"U64", WEIGHTS_OTHER, 64},       {"I64", WEIGHTS_OTHER, 64},   {"F64", WEIGHTS_OTHER, 64},
-    {"C64", WEIGHTS_OTHER, 64},       {"F4", WEIGHTS_OTHER, 4},     {"F6_E2M3", WEIGHTS_OTHER, 6},
-    {"F6_E3M2", WEIGHTS_OTHER, 6},
+    {"BF16", WEIGHTS_BF16, 16},        {"F16", WEIGHTS_F16, 16},
+    {"F32", WEIGHTS_F32, 32},          {"F8_E4M3", WEIGHTS_F8_E4M3, 8},
+    {"F8_E8M0", WEIGHTS_F8_E8M0, 8},   {"F8_E5M2", WEIGHTS_OTHER, 8},
+    {"F8_E4M3FNUZ", WEIGHTS_OTHER, 8}, {"F8_E5M2FNUZ", WEIGHTS_OTHER, 8},
+    {"BOOL", WEIGHTS_OTHER, 8},        {"U8", WEIGHTS_OTHER, 8},
+    {"I8", WEIGHTS_OTHER, 8},          {"U16", WEIGHTS_OTHER, 16},
+    {"I16", WEIGHTS_OTHER, 16},        {"U32", WEIGHTS_OTHER, 32},
+    {"I32", WEIGHTS_OTHER, 32},        {"U64", WEIGHTS_OTHER, 64},
+    {"I64", WEIGHTS_OTHER, 64},        {"F64", WEIGHTS_OTHER, 64},
+    {"C64", WEIGHTS_OTHER, 64},        {"F4", WEIGHTS_OTHER, 4},
+    {"F6_E2M3", WEIGHTS_OTHER, 6},     {"F6_E3M2", WEIGHTS_OTHER, 6},
 };
 
 /* Type, then the size in bits of one element. */
@@ -69,7 +72,8 @@ static corun_status read_shape(weights_tensor *t, const json_t *v, uint64_t *ele
         if (x == 0)
             zero = true;
         else if (__builtin_mul_overflow(product, (uint64_t)x, &product))
-            FAIL(CORUN_EFORMAT, "%s: tensor \"%s\": the size of its shape overflows", what, t->name);
+            FAIL(CORUN_EFORMAT, "%s: tensor \"%s\": the size of its shape overflows", what,
+                 t->name);
     }
     *elems = zero ? 0 : product;
     return CORUN_OK;
