@@ -49,16 +49,29 @@ typedef struct sched_request {
     bool want_all; /* logits of every prompt token */
 } sched_request;
 
+/* Handles: sample i of the request in place p has seq p * SCHED_MAX_SAMPLE + i. Places are below
+ * max_request and are reused once the request has ended and no step in flight holds a row of it. */
+#define SCHED_MAX_SAMPLE CORUN_MAX_SAMPLE
+
 typedef struct sched sched;
 
 corun_status sched_open(sched **out, const sched_opts *o);
-void sched_close(sched *s);
+void sched_close(sched *s); /* NULL is fine */
 
-/* Takes a request at the end of the queue. *seq is the handle of sample 0; sample i is *seq + i
- * (handles are reused after the last sample has ended). CORUN_ECAPACITY names the pages and the
- * swap room it would need when it can never fit, or that max_request are alive. */
+/* The largest step these options can give (o is as sched_open takes it). */
+typedef struct sched_limits {
+    int32_t max_row;  /* dead ones included */
+    int32_t max_tok;  /* sum of q_len; any of them may be wanted */
+    int32_t max_lane; /* scratch slots are below n_slot + max_lane */
+} sched_limits;
+void sched_limits_get(const sched_opts *o, sched_limits *out);
+
+/* Takes a request at the end of the queue. *seq is the handle of sample 0; sample i is *seq + i.
+ * CORUN_EINVAL: a field is out of range, or a living request has this id. CORUN_ECAPACITY names
+ * the pages that it would need when it can never fit, or says that max_request are alive. */
 corun_status sched_add(sched *s, const sched_request *r, int32_t *seq);
-/* All samples end; pages are free after a step in flight. Unknown ids are CORUN_EINVAL. */
+/* All samples end; pages are free after a step in flight. CORUN_EINVAL: no living request has
+ * this id. */
 corun_status sched_cancel(sched *s, uint64_t id);
 
 typedef enum sched_move_kind { SCHED_COPY, SCHED_OUT, SCHED_IN } sched_move_kind;
@@ -83,13 +96,21 @@ typedef struct sched_plan {
     int32_t n_swapped_out, n_swapped_in; /* requests moved by this plan */
 } sched_plan;
 
-/* Valid until the next call of sched_next, sched_note or sched_cancel (with lag 1: the arrays of
- * the plan before are still valid). A row whose token the scheduler knows (sched_note told it) but
- * whose slot is new has its token in step.tok; a row that stays in its slot uses STEP_TOK_SLOT.
+/* Valid until its step is noted (a plan without a step: until the next sched_next). Moves and
+ * steps must take effect in the order of the plans: a page of a step in flight may be moved out
+ * and given to another by the next plan. A plan without a step may still have moves.
+ *
+ * n_row 0 while a step is in flight: note it and ask again. n_row 0 with none in flight: idle.
+ *
+ * A row whose token the scheduler knows (sched_note told it) but whose slot is new has its token
+ * in step.tok; a row that stays in its slot uses STEP_TOK_SLOT. A prompt's rows have no slot (its
+ * lanes have) and the handle of sample 0. A dead row has seq -1, STEP_NO_SLOT, no pages, pos 0 and
+ * one host token, 0. A slot is given to another sequence only when no step in flight uses it.
  *
  * The lanes of a finished prompt: one for each sample, in order. A sample that has a slot free for
  * it takes it at once (a seat of this plan); the others draw with a scratch slot (slot >= n_slot:
- * n_slot + k for the k-th of them; the engine draws them by turns), wait, and are seated later. */
+ * n_slot + k for the k-th of them in this step; the engine draws them by turns), wait, and are
+ * seated later. */
 corun_status sched_next(sched *s, sched_plan *out);
 
 typedef struct sched_result {
@@ -99,7 +120,8 @@ typedef struct sched_result {
 } sched_result;
 
 /* Results of the oldest step not yet noted: one for each of its lanes (any order). A request with
- * max_new 0 has no lanes: it ends when its last prompt step is noted with n 0. */
+ * max_new 0 has no lanes: it ends when its last prompt step is noted. CORUN_EINVAL (and nothing
+ * noted): another step is due, or the results are not those of its lanes. */
 corun_status sched_note(sched *s, uint64_t step_id, const sched_result *r, int32_t n);
 
 typedef struct sched_stats {
