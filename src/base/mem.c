@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static _Atomic uint64_t n_alloc, fail_at;
 static _Thread_local bool guarded;
@@ -65,21 +66,34 @@ void *mem_alloc(size_t n, size_t size, const char *what)
     return q;
 }
 
-void *mem_aligned(size_t align, size_t bytes, const char *what)
+/* *padded: bytes rounded up to the alignment. */
+static void *aligned_take(size_t align, size_t bytes, size_t *padded, const char *what)
 {
     void *q = NULL;
-    size_t padded;
-    if (!mem_add(bytes ? bytes : 1, align - 1, &padded)) {
+    if (!mem_add(bytes ? bytes : 1, align - 1, padded)) {
         err_set(CORUN_ENOMEM, "%s: size overflows", what);
         return NULL;
     }
-    padded -= padded % align;
-    if (!must_fail(what)) q = aligned_alloc(align, padded);
-    if (!q) {
-        err_set(CORUN_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
-        return NULL;
-    }
-    memset(q, 0, padded);
+    *padded -= *padded % align;
+    if (!must_fail(what)) q = aligned_alloc(align, *padded);
+    if (!q) err_set(CORUN_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
+    return q;
+}
+
+void *mem_aligned(size_t align, size_t bytes, const char *what)
+{
+    size_t padded;
+    void *q = aligned_take(align, bytes, &padded, what);
+    if (q) memset(q, 0, padded);
+    return q;
+}
+
+void *mem_large(size_t bytes, const char *what)
+{
+    size_t padded;
+    void *q = aligned_take((size_t)2 << 20, bytes, &padded, what);
+    /* Only speed depends on it. */
+    if (q) (void)madvise(q, padded, MADV_HUGEPAGE);
     return q;
 }
 

@@ -16,7 +16,10 @@ bool mem_add(size_t a, size_t b, size_t *out);
 void *mem_alloc(size_t n, size_t size, const char *what);
 void *mem_realloc(void *p, size_t n, size_t size, const char *what); /* new part not zeroed */
 void *mem_aligned(size_t align, size_t bytes, const char *what);     /* zeroed; mem_free */
-char *mem_dup(const char *s, size_t len, const char *what);          /* terminated copy */
+/* For large buffers that are read at full speed: aligned to 2 MiB, large pages asked for, contents
+ * undefined; mem_free. */
+void *mem_large(size_t bytes, const char *what);
+char *mem_dup(const char *s, size_t len, const char *what); /* terminated copy */
 void mem_free(void *p);
 
 #define MEM_NEW(p, n) ((p) = mem_alloc((n), sizeof *(p), #p))

@@ -7,8 +7,9 @@
  * them once. Nothing is allocated after open, configure, weight_open and dev_alloc.
  *
  * Rows: after step_put a step has n_tok token rows (in the order of step.row, q_len rows each;
- * a backend may drop dead rows) and n_want wanted rows (in the same order: of every row with
- * want LAST its last token, with want ALL all of its tokens). Ops name the row set, not a count.
+ * a backend may drop dead rows: the CPU does) and n_want wanted rows (in the same order: of every
+ * live row with want LAST its last token, with want ALL all of its tokens; a dead row wants
+ * nothing). Ops name the row set, not a count.
  *
  * Arithmetic: docs/numerics.md. Every op declares, per kernel set, the highest level it meets.
  * Errors: CORUN_EINVAL for what this header forbids, CORUN_EDEVICE with the vendor's words. */
@@ -78,7 +79,8 @@ typedef struct ops_open_opts {
 
 typedef enum ops_dtype { OPS_BF16, OPS_F32, OPS_F8_E4M3 } ops_dtype;
 
-/* Gives rows [row, row + n) of the matrix, n_in elements each, in the dtype of the spec. */
+/* Gives rows [row, row + n) of the matrix, n_in elements each, in the dtype of the spec. Called by
+ * the thread that opens the weight, with ascending rows that meet, each once. */
 typedef corun_status (*ops_weight_read)(void *arg, int64_t row, int64_t n, void *out);
 
 typedef struct ops_weight_spec {

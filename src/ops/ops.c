@@ -1,0 +1,63 @@
+/* ops.c - names of ops and levels, and the choice of an instruction set. Invariant: a set is
+ * picked only if this build holds its kernels and this processor runs all of its instructions. */
+#include "ops/ops.h"
+
+#include <string.h>
+
+const char *ops_op_name(ops_op op)
+{
+    static const char *const name[OPS_N_OP] = {
+        [OPS_OP_EMBED] = "embed",
+        [OPS_OP_NORM] = "norm",
+        [OPS_OP_MATMUL] = "matmul",
+        [OPS_OP_QKV_POST] = "qkv_post",
+        [OPS_OP_ATTN_DECODE] = "attention (decode)",
+        [OPS_OP_ATTN_PREFILL] = "attention (prefill)",
+        [OPS_OP_SILU_MUL] = "silu_mul",
+        [OPS_OP_LOGITS] = "logits",
+        [OPS_OP_SAMPLE] = "sample",
+    };
+    return (unsigned)op < OPS_N_OP ? name[op] : "?";
+}
+
+const char *ops_level_name(ops_level l)
+{
+    static const char *const name[] = {"none", "run", "position", "batch", "phase"};
+    return (unsigned)l < sizeof name / sizeof *name ? name[l] : "?";
+}
+
+/* Best first. */
+static const char *const isa_name[] = {
+#ifdef CPU_HAVE_avx512
+    "avx512",
+#endif
+#ifdef CPU_HAVE_avx2
+    "avx2",
+#endif
+#ifdef CPU_HAVE_neon
+    "neon",
+#endif
+    "generic",
+};
+
+static bool isa_runs(const char *isa)
+{
+#if defined(__x86_64__)
+    if (strcmp(isa, "avx512") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("fma");
+    if (strcmp(isa, "avx2") == 0)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    (void)isa;
+    return true;
+}
+
+const char *ops_isa_pick(const char *isa)
+{
+    bool any = !isa || strcmp(isa, "auto") == 0;
+    for (size_t i = 0; i < sizeof isa_name / sizeof *isa_name; i++)
+        if ((any || strcmp(isa, isa_name[i]) == 0) && isa_runs(isa_name[i])) return isa_name[i];
+    return NULL;
+}
