@@ -388,6 +388,7 @@ static corun_status cpu_page_put(ops *o, int32_t page, const void *host)
 
 static const ops table = {
     .name = "cpu",
+    .act_bytes = 2,
     .close = cpu_close,
     .configure = cpu_configure,
     .dev_alloc = cpu_dev_alloc,
