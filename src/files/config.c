@@ -495,8 +495,7 @@ static corun_status read_generation(object s, config *c)
 
 static corun_status read_config(object s, object gen, config *c)
 {
-    static const config_keys keys = {"hidden_size", "num_attention_heads", "num_key_value_heads",
-                                     "head_dim"};
+    static const config_keys keys = {"num_attention_heads", "num_key_value_heads", "head_dim"};
     config_init(c);
     if (!json_is_object(s.o)) FAIL(CORUN_EFORMAT, "%s is no JSON object", s.what);
     TRY(read_family(s, c));

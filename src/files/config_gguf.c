@@ -301,13 +301,15 @@ static corun_status read_ids(config *c, const source *s)
 
 corun_status config_from_gguf(config *out, const weights *w)
 {
-    static const config_keys keys = {"embedding_length", "attention.head_count",
-                                     "attention.head_count_kv", "attention.key_length"};
+    char name[3][KEY_LEN];
     source s = {.w = w};
     config_init(out);
     TRY(read_family(out, &s));
     TRY(check_keys(&s));
     TRY(read_sizes(out, &s));
+    config_keys keys = {.n_head = full_key(&s, "attention.head_count", name[0]),
+                        .n_kv = full_key(&s, "attention.head_count_kv", name[1]),
+                        .d_head = full_key(&s, "attention.key_length", name[2])};
     TRY(config_check(out, &keys, "GGUF"));
     TRY(read_rope(out, &s));
     TRY(read_ids(out, &s));

@@ -6,7 +6,7 @@
 
 /* How a source spells the fields that the common checks name. */
 typedef struct config_keys {
-    const char *n_embd, *n_head, *n_kv, *d_head;
+    const char *n_head, *n_kv, *d_head;
 } config_keys;
 
 #define CONFIG_MAX_LAYER 4096
