@@ -138,3 +138,44 @@ corun_status rows_put(rowset *r, const step *s)
     }
     return CORUN_OK;
 }
+
+corun_status rows_resolve(rowset *r, const int32_t *last)
+{
+    for (int32_t i = 0; i < r->n_tok; i++) {
+        if (r->id[i] < 0) r->id[i] = last[r->slot[i]];
+        if (r->id[i] >= 0) continue;
+        r->n_tok = r->n_want = r->n_seq = 0;
+        FAIL(CORUN_EINVAL, "slot %d has no drawn token", r->slot[i]);
+    }
+    return CORUN_OK;
+}
+
+corun_status ops_need_index(int32_t i, int32_t n, const char *what)
+{
+    if (i < 0 || i >= n) FAIL(CORUN_EINVAL, "%s %d of %d", what, i, n);
+    return CORUN_OK;
+}
+
+corun_status ops_need_layer(const ops_dims *d, int32_t layer, const char *op)
+{
+    if (layer < 0 || layer >= d->n_layer)
+        FAIL(CORUN_EINVAL, "%s: layer %d of %d", op, layer, d->n_layer);
+    return CORUN_OK;
+}
+
+corun_status ops_need_logits(const ops *o, int32_t first, int32_t n)
+{
+    if (first < 0 || n < 0 || n > o->conf.logit_rows || first > o->n_want - n)
+        FAIL(CORUN_EINVAL, "logits: rows %d + %d of %d wanted ones, %d at once", first, n,
+             o->n_want, o->conf.logit_rows);
+    return CORUN_OK;
+}
+
+corun_status ops_need_shape(int64_t n_out, int64_t n_in, int64_t want_out, int64_t want_in,
+                            const char *op)
+{
+    if ((want_out && n_out != want_out) || n_in != want_in)
+        FAIL(CORUN_EINVAL, "%s: a weight of %lld x %lld where %lld x %lld is needed", op,
+             (long long)n_out, (long long)n_in, (long long)want_out, (long long)want_in);
+    return CORUN_OK;
+}

@@ -28,6 +28,16 @@ corun_status rows_open(rowset *r, const ops_dims *d, const ops_conf *c);
 void rows_close(rowset *r);
 /* On an error the rows are those of an empty step. */
 corun_status rows_put(rowset *r, const step *s);
+/* Token ids that come from slots: last[n_slot] holds the last drawn ones, -1 for none. */
+corun_status rows_resolve(rowset *r, const int32_t *last);
+
+/* Checks of arguments: CORUN_EINVAL names the op and the numbers. */
+corun_status ops_need_index(int32_t i, int32_t n, const char *what);
+corun_status ops_need_layer(const ops_dims *d, int32_t layer, const char *op);
+corun_status ops_need_logits(const ops *o, int32_t first, int32_t n);
+/* A weight of n_out x n_in where want_out (0: any) x want_in is needed. */
+corun_status ops_need_shape(int64_t n_out, int64_t n_in, int64_t want_out, int64_t want_in,
+                            const char *op);
 
 static inline const int32_t *rows_pages(const rowset *r, int32_t seq)
 {

@@ -152,11 +152,7 @@ static corun_status cpu_step_put(ops *o, const step *s)
     cpu *c = cpu_of(o);
     if (!c->configured) FAIL(CORUN_EINVAL, "step before configure");
     corun_status st = rows_put(&c->r, s);
-    for (int32_t i = 0; st == CORUN_OK && i < c->r.n_tok; i++) {
-        if (c->r.id[i] < 0) c->r.id[i] = c->last[c->r.slot[i]];
-        if (c->r.id[i] < 0) st = err_set(CORUN_EINVAL, "slot %d has no drawn token", c->r.slot[i]);
-    }
-    if (st != CORUN_OK) c->r.n_tok = c->r.n_want = c->r.n_seq = 0;
+    if (st == CORUN_OK) st = rows_resolve(&c->r, c->last);
     o->n_tok = c->r.n_tok;
     o->n_want = c->r.n_want;
     return st;
@@ -164,18 +160,13 @@ static corun_status cpu_step_put(ops *o, const step *s)
 
 static corun_status need_matrix(const ops_weight *w, int64_t n_out, int64_t n_in, const char *op)
 {
-    if (!w->panel || (n_out && w->n_out != n_out) || w->n_in != n_in)
-        FAIL(CORUN_EINVAL, "%s: a weight of %lld x %lld where %lld x %lld is needed", op,
-             (long long)w->n_out, (long long)w->n_in, (long long)n_out, (long long)n_in);
-    return CORUN_OK;
+    if (!w->panel) FAIL(CORUN_EINVAL, "%s: a vector where a matrix is needed", op);
+    return ops_need_shape(w->n_out, w->n_in, n_out, n_in, op);
 }
 
 static corun_status need_vector(const ops_weight *w, int64_t n, const char *op)
 {
-    if (!w->vec || w->n_in != n)
-        FAIL(CORUN_EINVAL, "%s: a gain of %lld x %lld where %lld values are needed", op,
-             (long long)w->n_out, (long long)w->n_in, (long long)n);
-    return CORUN_OK;
+    return ops_need_shape(w->n_out, w->n_in, 1, n, op);
 }
 
 static void embed_work(void *arg, int worker, int n_worker)
@@ -250,18 +241,11 @@ static cpu_kv kv_of(const cpu *c, int32_t layer)
     return k;
 }
 
-static corun_status need_layer(const ops *o, int32_t layer, const char *op)
-{
-    if (layer < 0 || layer >= o->dims.n_layer)
-        FAIL(CORUN_EINVAL, "%s: layer %d of %d", op, layer, o->dims.n_layer);
-    return CORUN_OK;
-}
-
 static corun_status cpu_qkv_post(ops *o, int32_t layer, const void *qkv, const ops_weight *q_gain,
                                  const ops_weight *k_gain, float eps, const ops_rope *rope, void *q)
 {
     cpu *c = cpu_of(o);
-    TRY(need_layer(o, layer, "qkv_post"));
+    TRY(ops_need_layer(&o->dims, layer, "qkv_post"));
     if (q_gain) TRY(need_vector(q_gain, o->dims.d_head, "qkv_post"));
     if (k_gain) TRY(need_vector(k_gain, o->dims.d_head, "qkv_post"));
     cpu_qkv_job j = {.r = &c->r,
@@ -280,7 +264,7 @@ static corun_status cpu_qkv_post(ops *o, int32_t layer, const void *qkv, const o
 static corun_status cpu_attention(ops *o, int32_t layer, const void *q, float scale, void *out)
 {
     cpu *c = cpu_of(o);
-    TRY(need_layer(o, layer, "attention"));
+    TRY(ops_need_layer(&o->dims, layer, "attention"));
     if (!(scale > 0.0f)) FAIL(CORUN_EINVAL, "attention: scale %g", (double)scale);
     cpu_attn_job j = {.r = &c->r, .kv = kv_of(c, layer), .q = q, .out = out};
     j.c = (float)((double)scale * LOG2_E);
@@ -302,23 +286,14 @@ static corun_status cpu_logits(ops *o, const ops_weight *w, const void *x, int32
 {
     cpu *c = cpu_of(o);
     TRY(need_matrix(w, o->dims.n_vocab, o->dims.n_embd, "logits"));
-    if (first < 0 || n < 0 || n > o->conf.logit_rows || first > o->n_want - n)
-        FAIL(CORUN_EINVAL, "logits: rows %d + %d of %d wanted ones, %d at once", first, n,
-             o->n_want, o->conf.logit_rows);
+    TRY(ops_need_logits(o, first, n));
     run_matmul(c, w, (const uint16_t *)x + (int64_t)first * w->n_in, n, true, c->logits);
-    return CORUN_OK;
-}
-
-static corun_status need_logit_row(const ops *o, int32_t r)
-{
-    if (r < 0 || r >= o->conf.logit_rows)
-        FAIL(CORUN_EINVAL, "logits row %d of %d", r, o->conf.logit_rows);
     return CORUN_OK;
 }
 
 static corun_status cpu_logits_get(ops *o, int32_t r, float *host)
 {
-    TRY(need_logit_row(o, r));
+    TRY(ops_need_index(r, o->conf.logit_rows, "logits row"));
     size_t n = (size_t)o->dims.n_vocab;
     memcpy(host, cpu_of(o)->logits + (size_t)r * n, n * sizeof *host);
     return CORUN_OK;
@@ -326,7 +301,7 @@ static corun_status cpu_logits_get(ops *o, int32_t r, float *host)
 
 static corun_status cpu_logits_put(ops *o, int32_t r, const float *host)
 {
-    TRY(need_logit_row(o, r));
+    TRY(ops_need_index(r, o->conf.logit_rows, "logits row"));
     size_t n = (size_t)o->dims.n_vocab;
     memcpy(cpu_of(o)->logits + (size_t)r * n, host, n * sizeof *host);
     return CORUN_OK;
@@ -336,17 +311,11 @@ static corun_status cpu_logits_put(ops *o, int32_t r, const float *host)
 
 static uint64_t cpu_page_bytes(const ops *o) { return (uint64_t)((const cpu *)o)->shape.page * 2; }
 
-static corun_status need_page(int32_t i, int32_t n, const char *what)
-{
-    if (i < 0 || i >= n) FAIL(CORUN_EINVAL, "%s %d of %d", what, i, n);
-    return CORUN_OK;
-}
-
 static corun_status cpu_page_copy(ops *o, int32_t src, int32_t dst)
 {
     cpu *c = cpu_of(o);
-    TRY(need_page(src, o->conf.n_page, "page"));
-    TRY(need_page(dst, o->conf.n_page, "page"));
+    TRY(ops_need_index(src, o->conf.n_page, "page"));
+    TRY(ops_need_index(dst, o->conf.n_page, "page"));
     if (src != dst)
         memcpy(c->kv + dst * c->shape.page, c->kv + src * c->shape.page, cpu_page_bytes(o));
     return CORUN_OK;
@@ -355,8 +324,8 @@ static corun_status cpu_page_copy(ops *o, int32_t src, int32_t dst)
 static corun_status cpu_page_out(ops *o, int32_t page, int32_t swap)
 {
     cpu *c = cpu_of(o);
-    TRY(need_page(page, o->conf.n_page, "page"));
-    TRY(need_page(swap, o->conf.n_swap, "swap page"));
+    TRY(ops_need_index(page, o->conf.n_page, "page"));
+    TRY(ops_need_index(swap, o->conf.n_swap, "swap page"));
     memcpy(c->swap + swap * c->shape.page, c->kv + page * c->shape.page, cpu_page_bytes(o));
     return CORUN_OK;
 }
@@ -364,8 +333,8 @@ static corun_status cpu_page_out(ops *o, int32_t page, int32_t swap)
 static corun_status cpu_page_in(ops *o, int32_t swap, int32_t page)
 {
     cpu *c = cpu_of(o);
-    TRY(need_page(page, o->conf.n_page, "page"));
-    TRY(need_page(swap, o->conf.n_swap, "swap page"));
+    TRY(ops_need_index(page, o->conf.n_page, "page"));
+    TRY(ops_need_index(swap, o->conf.n_swap, "swap page"));
     memcpy(c->kv + page * c->shape.page, c->swap + swap * c->shape.page, cpu_page_bytes(o));
     return CORUN_OK;
 }
@@ -373,7 +342,7 @@ static corun_status cpu_page_in(ops *o, int32_t swap, int32_t page)
 static corun_status cpu_page_get(ops *o, int32_t page, void *host)
 {
     cpu *c = cpu_of(o);
-    TRY(need_page(page, o->conf.n_page, "page"));
+    TRY(ops_need_index(page, o->conf.n_page, "page"));
     memcpy(host, c->kv + page * c->shape.page, cpu_page_bytes(o));
     return CORUN_OK;
 }
@@ -381,7 +350,7 @@ static corun_status cpu_page_get(ops *o, int32_t page, void *host)
 static corun_status cpu_page_put(ops *o, int32_t page, const void *host)
 {
     cpu *c = cpu_of(o);
-    TRY(need_page(page, o->conf.n_page, "page"));
+    TRY(ops_need_index(page, o->conf.n_page, "page"));
     memcpy(c->kv + page * c->shape.page, host, cpu_page_bytes(o));
     return CORUN_OK;
 }
