@@ -97,6 +97,10 @@ typedef struct ops_weight_spec {
 typedef struct ops_weight ops_weight;
 typedef struct ops_rope ops_rope;
 
+#define OPS_MAX_BAD      4096  /* bad words of a slot */
+#define OPS_MAX_BAD_LEN  64    /* tokens of one of them */
+#define OPS_MAX_BAD_SLOT 65536 /* tokens of all of them */
+
 /* ---- sampling state of a slot --------------------------------------------------------------- */
 
 /* Everything of docs/numerics.md section 5. Arrays are borrowed for the call. */
@@ -114,7 +118,7 @@ typedef struct ops_slot {
     int32_t n_bias;
     const int32_t *allowed; /* n_allowed 0: all */
     int32_t n_allowed;
-    const int32_t *bad_id, *bad_len; /* bad words, one after the other */
+    const int32_t *bad_id, *bad_len; /* bad words, one after the other; matched against output */
     int32_t n_bad;
     int32_t n_draw_max;    /* ids >= n_draw_max can never be drawn (rows without a token) */
     const int32_t *prompt; /* for the repetition penalty */
@@ -125,7 +129,9 @@ typedef struct ops_slot {
 
 /* Result of one lane. */
 typedef struct ops_draw {
-    int32_t token; /* -1: the row failed (non-finite logits) */
+    int32_t token;   /* -1: the row failed */
+    const char *why; /* of a failed row: "non-finite logits" or "no token may be drawn", a constant;
+                        the caller adds the position. NULL otherwise */
     float logprob;
     int32_t n_top;
     const int32_t *top_id;    /* [n_top] likeliest first, ties: lower id first */
