@@ -158,15 +158,15 @@ static void test_small(void **state)
 static void test_middle(void **state)
 {
     (void)state;
-    compare(3001, 1000, 7);
-    compare(2688, 500, 9);
+    compare(3001, 400, 7);
+    compare(2688, 200, 9);
 }
 
 static void test_large(void **state)
 {
     (void)state;
-    compare(49152, 60, 8);
-    compare(151936, 12, 11);
+    compare(49152, 30, 8);
+    compare(151936, 6, 11);
 }
 
 /* ---- lanes

@@ -68,6 +68,9 @@ static corun_status check_bad_words(const corun_sampling *s, const params_limits
                  PARAMS_MAX_BAD_LEN);
         total += (size_t)s->bad_len[i];
     }
+    if (total > OPS_MAX_BAD_SLOT)
+        FAIL(CORUN_EINVAL, "bad_words: %zu tokens together, more than the %d allowed", total,
+             OPS_MAX_BAD_SLOT);
     return ids_ok("bad_words", s->bad_id, total, total, l->n_vocab);
 }
 

@@ -8,9 +8,9 @@
 
 #define PARAMS_MAX_BIAS     100000
 #define PARAMS_MAX_STOP     1024
-#define PARAMS_MAX_STOP_LEN 4096 /* bytes of one stop string */
-#define PARAMS_MAX_BAD_LEN  64   /* tokens of one bad word */
-#define PARAMS_MAX_BAD      4096
+#define PARAMS_MAX_STOP_LEN 4096            /* bytes of one stop string */
+#define PARAMS_MAX_BAD_LEN  OPS_MAX_BAD_LEN /* tokens of one bad word */
+#define PARAMS_MAX_BAD      OPS_MAX_BAD
 
 typedef struct params_limits {
     int32_t n_vocab, n_ctx, n_draw_max;

@@ -145,6 +145,7 @@ static void log_softmax(const float *y, int32_t n, float *max, float *log_s)
             e[j] = first + j < n ? y[first + j] : -INFINITY;
             if (e[j] > m) m = e[j];
         }
+        m = m + 0.0f;
         for (int32_t j = 0; j < SAMPLE_BLOCK; j++)
             lane[j % 32] += exp2_diff(e[j], m == -INFINITY ? 0 : m);
         for (int32_t h = 16; h > 0; h /= 2)
@@ -208,8 +209,9 @@ void sample_row_ref(const sample_row *in, sample_out *out, void *scratch)
         return;
     }
     bool greedy = in->temperature < SAMPLE_GREEDY_T;
+    float max = k.x[best] + 0.0f;
     for (int32_t i = 0; i < in->n_vocab && !greedy; i++) {
-        float d = k.x[i] - k.x[best];
+        float d = k.x[i] - max;
         k.d[i] = d / in->temperature;
         float y = num_exp2f(k.d[i] * SAMPLE_LOG2E);
         k.w[i] = (uint64_t)rint((double)y * 0x1p40);

@@ -3,7 +3,7 @@
  * Invariant: all of them give the same bits; a row's result depends on nothing but its own input.
  *
  * The definition (docs/numerics.md, section 5). All is fp32, each step rounded on its own; the
- * functions are those of base/num.h. V = n_vocab.
+ * functions are those of base/num.h. V = n_vocab. A maximum of -0 counts as +0.
  *
  * 0  A raw logit that is NaN or infinite, anywhere in 0 ... V - 1, fails the row.
  * 1  x_i = logit_i, then where x_i is not masked, in this order:
