@@ -167,13 +167,15 @@ static void put_string(buf *b, const char *s, size_t len)
     buf_putc(b, '"');
 }
 
-void jw_key(jw *w, const char *key)
+void jw_key_str(jw *w, const char *key, size_t len)
 {
     jw_sep(w);
-    put_string(w->b, key, strlen(key));
+    put_string(w->b, key, len);
     buf_putc(w->b, ':');
     w->comma = false;
 }
+
+void jw_key(jw *w, const char *key) { jw_key_str(w, key, strlen(key)); }
 
 void jw_str(jw *w, const char *s, size_t len)
 {

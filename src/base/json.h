@@ -33,7 +33,8 @@ void jw_init(jw *w, buf *b);
 void jw_open(jw *w, char c);  /* '{' or '[' */
 void jw_close(jw *w, char c); /* '}' or ']' */
 void jw_key(jw *w, const char *key);
-void jw_str(jw *w, const char *s, size_t len); /* invalid UTF-8 becomes U+FFFD */
+void jw_key_str(jw *w, const char *key, size_t len); /* as jw_str */
+void jw_str(jw *w, const char *s, size_t len);       /* invalid UTF-8 becomes U+FFFD */
 void jw_cstr(jw *w, const char *s);
 void jw_int(jw *w, int64_t v);
 void jw_uint(jw *w, uint64_t v);

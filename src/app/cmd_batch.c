@@ -1,0 +1,160 @@
+/* cmd_batch.c - owns `corun batch`: options, files, order of opening, exit code. Invariant: what
+ * can be refused is refused before the model is read. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "app/cmd.h"
+#include "app/openai.h"
+#include "app/pump.h"
+
+typedef struct batch_args {
+    cmd_engine_args e;
+    const char *in, *out, *shard, *arrival, *metrics;
+    bool check, strict, quiet, help;
+    uint64_t shard_i, shard_n;
+    pump_arrival when;
+} batch_args;
+
+typedef struct batch {
+    cmd_session s;
+    lines *in;
+    sink *out, *metrics;
+    report report;
+} batch;
+
+static corun_status read_shard(batch_args *a)
+{
+    unsigned long long i, n;
+    char rest;
+    if (!a->shard) return CORUN_OK;
+    if (sscanf(a->shard, "%llu/%llu%c", &i, &n, &rest) != 2 || a->shard[0] == '-' || n < 1 ||
+        i >= n || strlen(a->shard) > 30)
+        FAIL(CORUN_EINVAL, "--shard %s: must be I/N with I in 0 ... N - 1", a->shard);
+    a->shard_i = i;
+    a->shard_n = n;
+    return CORUN_OK;
+}
+
+static corun_status read_args(batch_args *a, int argc, char **argv)
+{
+    const arg_spec specs[] = {
+        {NULL, 0, ARG_FLAG, NULL, NULL, "Files:"},
+        {"input", 'i', ARG_TEXT, &a->in, "FILE",
+         "requests, JSONL; .gz is read; - is standard input"},
+        {"output", 'o', ARG_TEXT, &a->out, "FILE",
+         "results, put in place at the end; .gz is written; - is standard output"},
+        {"metrics", 0, ARG_TEXT, &a->metrics, "FILE", "timings, counts and error lines, as JSON"},
+        {"shard", 0, ARG_TEXT, &a->shard, "I/N", "only lines I, I + N, ...; I from 0; see merge"},
+        {"check", 0, ARG_FLAG, &a->check, NULL,
+         "check the lines only; exit code 2 when some are bad"},
+        {"strict", 0, ARG_FLAG, &a->strict, NULL, "exit code 3 when there are error rows"},
+        {"served-model-name", 0, ARG_TEXT, &a->e.served_name, "NAME",
+         "refuse requests for another model"},
+        {"arrival", 0, ARG_TEXT, &a->arrival, "WHEN",
+         "lines submitted before each step: all, a number, or seed:S (0 to 8 each)"},
+        {"quiet", 'q', ARG_FLAG, &a->quiet, NULL, "no progress"},
+        {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
+        CMD_ENGINE_SPECS(&a->e),
+    };
+    const char *pos[1];
+    size_t n;
+    cmd_engine_args_init(&a->e);
+    a->arrival = "all";
+    a->shard_n = 1;
+    TRY(args_parse(specs, sizeof specs / sizeof *specs, argc, argv, pos, 0, &n));
+    if (a->help) {
+        puts("corun batch -m MODEL -i IN.jsonl -o OUT.jsonl [options]\n\n"
+             "Runs an OpenAI batch file. The row of a request does not depend on the other "
+             "requests.\n"
+             "docs/batch.md lists the fields.");
+        args_help(specs, sizeof specs / sizeof *specs);
+        return CORUN_OK;
+    }
+    if (!a->in) FAIL(CORUN_EINVAL, "no input is named: -i FILE");
+    if (!a->out && !a->check) FAIL(CORUN_EINVAL, "no output is named: -o FILE");
+    TRY(read_shard(a));
+    return pump_arrival_parse(a->arrival, &a->when);
+}
+
+static corun_status open_files(batch *b, const batch_args *a)
+{
+    TRY(lines_open(&b->in, a->in, JOB_MAX_LINE));
+    if (!a->check) TRY(sink_open(&b->out, a->out, &a->in, 1));
+    if (a->metrics) {
+        const char *const taken[] = {a->in};
+        if (strcmp(a->metrics, "-") == 0 && a->out && strcmp(a->out, "-") == 0)
+            FAIL(CORUN_EINVAL, "--metrics - and -o - write to one place");
+        TRY(sink_open(&b->metrics, a->metrics, taken, 1));
+    }
+    return CORUN_OK;
+}
+
+static corun_status write_metrics(batch *b)
+{
+    if (!b->metrics) return CORUN_OK;
+    corun_stats stats = {0};
+    char hex[33], json[16384];
+    size_t n = 0;
+    if (b->s.engine) {
+        TRY(corun_engine_stats(b->s.engine, &stats));
+        TRY(corun_identity(b->s.engine, hex, json, sizeof json, &n));
+    }
+    buf text;
+    buf_init(&text, (size_t)64 << 20);
+    corun_status st = report_metrics(&b->report, &stats, n ? json : NULL, n, &text);
+    if (st == CORUN_OK) st = sink_put(b->metrics, text.data, text.len);
+    if (st == CORUN_OK) st = sink_commit(b->metrics);
+    buf_free(&text);
+    return st;
+}
+
+static corun_status run(batch *b, const batch_args *a)
+{
+    TRY(open_files(b, a));
+    TRY(cmd_open(&b->s, &a->e, !a->check));
+    if (lines_count(a->in, &b->report.n_total))
+        b->report.n_total = (b->report.n_total + a->shard_n - 1 - a->shard_i) / a->shard_n;
+    report_ready(&b->report);
+    pump p = {.kind = {openai_open, openai_prepare, openai_write},
+              .model = &b->s.facts,
+              .engine = b->s.engine,
+              .in = b->in,
+              .out = b->out,
+              .report = &b->report,
+              .arrival = a->when,
+              .shard = a->shard_i,
+              .n_shard = a->shard_n,
+              .window = PUMP_WINDOW(a->e.slots),
+              .stop = cmd_signal};
+    TRY(pump_run(&p));
+    if (cmd_signal()) return CORUN_OK;
+    report_end(&b->report);
+    if (b->out) TRY(sink_commit(b->out));
+    return write_metrics(b);
+}
+
+int cmd_batch(int argc, char **argv)
+{
+    batch_args a = {0};
+    batch b = {0};
+    corun_status st = read_args(&a, argc, argv);
+    if (st != CORUN_OK) return cmd_usage("batch", "%s", corun_last_error());
+    if (a.help) return CMD_OK;
+    cmd_signals_install();
+    report_init(&b.report, a.quiet);
+    st = run(&b, &a);
+    int code = st != CORUN_OK && !cmd_signal() ? cmd_fail(st) : CMD_OK;
+    if (st == CORUN_OK && b.report.n_error && a.check) code = CMD_BAD;
+    if (st == CORUN_OK && b.report.n_error && a.strict && !a.check) code = CMD_ROWS;
+    if (cmd_signal()) {
+        fprintf(stderr, "corun: ended by signal %d, no output is written\n", cmd_signal());
+        code = CMD_SIGNAL + cmd_signal();
+    }
+    sink_close(b.out);
+    sink_close(b.metrics);
+    lines_close(b.in);
+    cmd_close(&b.s);
+    report_free(&b.report);
+    return code;
+}

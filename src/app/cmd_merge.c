@@ -1,0 +1,116 @@
+/* cmd_merge.c - owns `corun merge`: the results of shards 0 ... N - 1 back into one file.
+ * Invariant: the merged file is the file that one run over all lines would have written. */
+#include <stdio.h>
+#include <string.h>
+
+#include "app/cmd.h"
+#include "app/lines.h"
+
+#define MAX_SHARD 4096
+
+typedef struct merge {
+    const char *pos[MAX_SHARD];
+    size_t n;
+    lines *in[MAX_SHARD];
+    sink *out;
+    buf line;
+    char fingerprint[64]; /* of the first answered row */
+} merge;
+
+/* A row must be a JSON object; answered rows must all name one identity. */
+static corun_status check_row(merge *m, size_t shard, uint64_t no)
+{
+    char what[32];
+    json_t *row;
+    snprintf(what, sizeof what, "line %llu", (unsigned long long)no);
+    corun_status st = json_read(&row, m->line.data, m->line.len, what);
+    if (st != CORUN_OK) return err_prefix(st, "%s", m->pos[shard]);
+    const json_t *body = json_object_get(json_object_get(row, "response"), "body");
+    const char *f = json_string_value(json_object_get(body, "system_fingerprint"));
+    if (!json_is_object(row) || !json_object_get(row, "response"))
+        st = err_set(CORUN_EFORMAT, "%s: line %llu is no row of a batch", m->pos[shard],
+                     (unsigned long long)no);
+    else if (f && !m->fingerprint[0])
+        snprintf(m->fingerprint, sizeof m->fingerprint, "%s", f);
+    else if (f && strcmp(f, m->fingerprint) != 0)
+        st = err_set(CORUN_EMISMATCH,
+                     "%s: line %llu has the identity %.40s, rows before it have %s: these shards "
+                     "were run with different numbers",
+                     m->pos[shard], (unsigned long long)no, f, m->fingerprint);
+    json_decref(row);
+    return st;
+}
+
+static corun_status take_row(merge *m, size_t shard, bool *end)
+{
+    uint64_t no;
+    lines_kind kind;
+    corun_status st = lines_next(m->in[shard], &m->line, &no, &kind);
+    if (st != CORUN_OK) return st;
+    if (kind == LINES_LONG)
+        FAIL(CORUN_EFORMAT, "%s: line %llu is longer than a row can be", m->pos[shard],
+             (unsigned long long)no);
+    *end = kind == LINES_END;
+    return *end ? CORUN_OK : check_row(m, shard, no);
+}
+
+static corun_status run(merge *m, const char *out)
+{
+    for (size_t i = 0; i < m->n; i++) TRY(lines_open(&m->in[i], m->pos[i], JOB_MAX_ROW));
+    TRY(sink_open(&m->out, out, m->pos, m->n));
+    for (size_t i = 0, ended = m->n; !cmd_signal(); i = (i + 1) % m->n) {
+        bool end;
+        if (i == ended) break; /* every shard after the first ended one has ended too */
+        TRY(take_row(m, i, &end));
+        if (end && ended == m->n) {
+            ended = i;
+            continue;
+        }
+        if (end) continue;
+        if (ended != m->n)
+            FAIL(CORUN_EFORMAT,
+                 "%s: has a row more than %s: not all shards of one run, or in another order",
+                 m->pos[i], m->pos[ended]);
+        buf_putc(&m->line, '\n');
+        TRY(buf_status(&m->line));
+        TRY(sink_put(m->out, m->line.data, m->line.len));
+    }
+    return cmd_signal() ? CORUN_OK : sink_commit(m->out);
+}
+
+int cmd_merge(int argc, char **argv)
+{
+    const char *out = NULL;
+    bool help = false;
+    const arg_spec specs[] = {
+        {NULL, 0, ARG_FLAG, NULL, NULL, "Options:"},
+        {"output", 'o', ARG_TEXT, &out, "FILE",
+         "the whole batch; .gz is written; - is standard output"},
+        {"help", 'h', ARG_FLAG, &help, NULL, "this text"},
+    };
+    merge *m;
+    if (!MEM_NEW(m, 1)) return cmd_fail(CORUN_ENOMEM);
+    buf_init(&m->line, JOB_MAX_ROW + 2);
+    int code;
+    corun_status st =
+        args_parse(specs, sizeof specs / sizeof *specs, argc, argv, m->pos, MAX_SHARD, &m->n);
+    if (st != CORUN_OK) {
+        code = cmd_usage("merge", "%s", corun_last_error());
+    } else if (help) {
+        puts("corun merge -o OUT.jsonl SHARD0 SHARD1 ...\n\n"
+             "Joins the results of `corun batch --shard I/N`, given in the order of I.");
+        args_help(specs, sizeof specs / sizeof *specs);
+        code = CMD_OK;
+    } else if (!out || m->n == 0) {
+        code = cmd_usage("merge", "%s", out ? "no shard is named" : "no output is named: -o FILE");
+    } else {
+        cmd_signals_install();
+        st = run(m, out);
+        code = cmd_signal() ? CMD_SIGNAL + cmd_signal() : st != CORUN_OK ? cmd_fail(st) : CMD_OK;
+    }
+    sink_close(m->out);
+    for (size_t i = 0; i < m->n; i++) lines_close(m->in[i]);
+    buf_free(&m->line);
+    mem_free(m);
+    return code;
+}

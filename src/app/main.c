@@ -1,0 +1,64 @@
+/* main.c - owns the table of commands and the table of exit codes. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "app/cmd.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv); /* without the program's and the command's name */
+    const char *help;
+} commands[] = {
+    {"info", cmd_info, "what a model is, and its digests"},
+    {"run", cmd_run, "one prompt, its answer streamed"},
+    {"batch", cmd_batch, "an OpenAI batch file"},
+    {"merge", cmd_merge, "join the results of batch shards"},
+    {"score", cmd_score, "log-probabilities of given texts"},
+};
+
+static void help(void)
+{
+    puts("corun - deterministic LLM inference: one answer, whatever the schedule\n\n"
+         "usage: corun COMMAND [options]     (corun COMMAND --help shows its options)\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        printf("  %-8s %s\n", commands[i].name, commands[i].help);
+    puts("\nexit codes:\n"
+         "  0        done\n"
+         "  1        a promise is broken: bytes or digests that must be equal differ\n"
+         "  2        bad input or use\n"
+         "  3        --strict, and the batch has error rows\n"
+         "  4        the system failed: disk, memory, device\n"
+         "  128 + n  ended by signal n");
+}
+
+static int dispatch(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : "--help";
+    if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
+        printf("corun %s\n", corun_version());
+        return CMD_OK;
+    }
+    bool asks = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0;
+    if (asks && argc < 3) {
+        help();
+        return argc > 1 ? CMD_OK : CMD_BAD;
+    }
+    char *of_help[] = {"--help"};
+    const char *name = asks ? argv[2] : word;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return asks ? commands[i].run(1, of_help) : commands[i].run(argc - 2, argv + 2);
+    fprintf(stderr, "corun: %s: unknown command (corun --help lists them)\n", name);
+    return CMD_BAD;
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == CMD_OK) {
+        fprintf(stderr, "corun: standard output: %s\n", strerror(errno));
+        code = CMD_SYSTEM;
+    }
+    return code;
+}

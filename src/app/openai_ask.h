@@ -1,0 +1,33 @@
+/* openai_ask.h - inside of openai_*.c: the fields of one body between reading and use.
+ *
+ * Functions here give CORUN_EINVAL with a text that starts with the field's name for every fault
+ * of the request; the caller makes an error row of it. */
+#ifndef APP_OPENAI_ASK_H
+#define APP_OPENAI_ASK_H
+
+#include "app/openai.h"
+
+typedef struct openai_ask {
+    job *j;
+    const job_model *m;
+    bool max_set, max_completion_set;
+    int32_t max_tokens, max_completion;
+    bool chat_logprobs;
+    int32_t top_logprobs;  /* -1: absent */
+    int32_t best_of;       /* 0: absent */
+    int32_t truncate;      /* 0: absent */
+    int8_t add_special;    /* -1: absent */
+    int8_t add_generation; /* -1: absent */
+    bool continue_final;
+    const json_t *prompt, *messages, *tools, *documents, *chat_template, *kwargs, *effort, *bad;
+} openai_ask;
+
+/* Reads every field of the body. *param is the field at fault. */
+corun_status openai_fields(openai_ask *a, const char **param);
+/* True for fields that have no effect, on the digest and the seed neither. */
+bool openai_ignored(const char *field);
+
+/* Makes the job's prompts. *param is the field at fault. */
+corun_status openai_prompts(openai_ask *a, const char **param);
+
+#endif

@@ -1,0 +1,316 @@
+/* pump.c - owns the window of a batch. Invariant: every line in a shard gives exactly one row, in
+ * the order of the lines; of equal custom_ids only the first is run. */
+#include "app/pump.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- custom_ids seen --------------------------------------------------------------------- */
+
+typedef struct seen {
+    digest *slot; /* open addressing; all zero: free */
+    size_t cap, n;
+} seen;
+
+static bool is_free(const digest *d) { return d->hi == 0 && d->lo == 0; }
+
+/* The place of d, or the free place where it belongs. */
+static digest *seen_find(const seen *s, digest d)
+{
+    size_t i = (size_t)d.lo & (s->cap - 1);
+    while (!is_free(&s->slot[i]) && (s->slot[i].hi != d.hi || s->slot[i].lo != d.lo))
+        i = (i + 1) & (s->cap - 1);
+    return &s->slot[i];
+}
+
+static corun_status seen_add(seen *s, const char *id, size_t len, bool *twice)
+{
+    digest d = digest_of(id, len);
+    if (is_free(&d)) d.lo = 1;
+    if (2 * (s->n + 1) > s->cap) {
+        seen more = {.cap = s->cap ? 2 * s->cap : 1024, .n = s->n};
+        if (!(more.slot = mem_alloc(more.cap, sizeof d, "custom_ids"))) return CORUN_ENOMEM;
+        for (size_t i = 0; i < s->cap; i++)
+            if (!is_free(&s->slot[i])) *seen_find(&more, s->slot[i]) = s->slot[i];
+        mem_free(s->slot);
+        *s = more;
+    }
+    digest *at = seen_find(s, d);
+    *twice = !is_free(at);
+    if (!*twice) s->n++;
+    *at = d;
+    return CORUN_OK;
+}
+
+/* ---- the window -------------------------------------------------------------------------- */
+
+/* One line between reading and writing. Once done, only its row is kept. */
+typedef struct place {
+    job *j;
+    buf row;
+    bool written;
+    size_t bytes; /* counted in state.bytes */
+} place;
+
+typedef struct alive {
+    uint64_t id; /* of the engine */
+    job *j;
+    size_t prompt;
+    uint64_t place; /* counted as state.tail */
+} alive;
+
+typedef struct state {
+    pump *p;
+    seen seen;
+    place *ring; /* PUMP_MAX_ROWS */
+    uint64_t head, tail;
+    size_t bytes;
+    alive *alive;
+    size_t n_alive;
+    job *filling; /* has prompts to submit, or NULL */
+    buf line;
+    uint64_t index; /* lines read, blank ones not counted */
+    bool end;
+    uint64_t budget, n_draw; /* lines that may be read before the next step */
+    uint64_t steps;
+    corun_stats stats;
+} state;
+
+corun_status pump_arrival_parse(const char *text, pump_arrival *out)
+{
+    char *end;
+    const char *digits = text;
+    *out = (pump_arrival){.kind = PUMP_ALL};
+    if (strcmp(text, "all") == 0) return CORUN_OK;
+    out->kind = PUMP_GROUP;
+    if (strncmp(text, "seed:", 5) == 0) {
+        out->kind = PUMP_RANDOM;
+        digits = text + 5;
+    }
+    out->n = strtoull(digits, &end, 10);
+    if (!*digits || *end || strspn(digits, "0123456789") != strlen(digits) || strlen(digits) > 18 ||
+        (out->kind == PUMP_GROUP && out->n == 0))
+        FAIL(CORUN_EINVAL, "--arrival %s: not all, a number of lines or seed:NUMBER", text);
+    return CORUN_OK;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xBF58476D1CE4E5B9u;
+    x ^= x >> 27;
+    x *= 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static void draw_budget(state *s)
+{
+    const pump_arrival *a = &s->p->arrival;
+    if (a->kind == PUMP_ALL)
+        s->budget = UINT64_MAX;
+    else if (a->kind == PUMP_GROUP)
+        s->budget = a->n;
+    else
+        s->budget = mix(a->n + ++s->n_draw * 0x9E3779B97F4A7C15u) % 9;
+}
+
+static bool has_room(const state *s)
+{
+    if (s->head == s->tail) return true;
+    return s->tail - s->head < PUMP_MAX_ROWS && s->bytes < PUMP_MAX_BYTES;
+}
+
+/* A job that is done becomes its row. */
+static corun_status finish(state *s, place *at)
+{
+    buf_init(&at->row, JOB_MAX_ROW);
+    if (s->p->engine) {
+        corun_status st = s->p->kind.write(at->j, s->p->model, &at->row);
+        if (st == CORUN_ECAPACITY) { /* an answer too large to write is an error row */
+            job_fail(at->j, 500, NULL, "the answer is larger than %zu bytes", JOB_MAX_ROW);
+            buf_reset(&at->row);
+            st = s->p->kind.write(at->j, s->p->model, &at->row);
+        }
+        TRY(st);
+    }
+    s->bytes += at->row.len;
+    s->bytes -= at->bytes;
+    at->bytes = at->row.len;
+    at->written = true;
+    job_release(at->j);
+    return CORUN_OK;
+}
+
+/* Writes the rows at the head that are done. */
+static corun_status drain(state *s)
+{
+    for (; s->head < s->tail; s->head++) {
+        place *at = &s->ring[s->head % PUMP_MAX_ROWS];
+        if (!at->written && !job_done(at->j)) break;
+        if (!at->written) TRY(finish(s, at));
+        TRY(report_row(s->p->report, at->j));
+        if (s->p->out) TRY(sink_put(s->p->out, at->row.data, at->row.len));
+        s->bytes -= at->bytes;
+        buf_free(&at->row);
+        job_free(at->j);
+        *at = (place){0};
+    }
+    return CORUN_OK;
+}
+
+/* Ends what the engine still holds of a job that has failed. */
+static corun_status drop(state *s, const job *j)
+{
+    for (size_t i = 0; i < s->n_alive;) {
+        if (s->alive[i].j != j) {
+            i++;
+            continue;
+        }
+        TRY(corun_cancel(s->p->engine, s->alive[i].id));
+        s->alive[i] = s->alive[--s->n_alive];
+    }
+    return CORUN_OK;
+}
+
+/* Submits prompts of the job that is being filled, as far as the window goes. */
+static corun_status submit(state *s)
+{
+    job *j = s->filling;
+    while (j->n_submitted < j->n_prompt && s->n_alive < s->p->window) {
+        corun_request r;
+        uint64_t id;
+        job_request(j, j->n_submitted, &r);
+        corun_status st = corun_submit(s->p->engine, &r, &id);
+        if (st == CORUN_EINVAL || st == CORUN_ECAPACITY || st == CORUN_EUNSUPPORTED ||
+            st == CORUN_EFORMAT) {
+            job_fail(j, 400, NULL, "%s", corun_last_error());
+            s->filling = NULL;
+            return drop(s, j);
+        }
+        TRY(st);
+        s->alive[s->n_alive++] = (alive){id, j, j->n_submitted++, s->tail - 1};
+    }
+    if (j->n_submitted == j->n_prompt) s->filling = NULL;
+    return CORUN_OK;
+}
+
+/* Reads the next line of this shard into the ring. */
+static corun_status take_line(state *s)
+{
+    pump *p = s->p;
+    lines_kind kind;
+    uint64_t no;
+    TRY(lines_next(p->in, &s->line, &no, &kind));
+    if (kind == LINES_END) {
+        s->end = true;
+        return CORUN_OK;
+    }
+    bool mine = s->index++ % p->n_shard == p->shard, twice = false;
+    job *j;
+    if (kind == LINES_LONG) {
+        if (!mine) return CORUN_OK;
+        TRY(job_new(&j, no));
+        j->id = digest_of(s->line.data, s->line.len);
+        job_fail(j, 400, NULL, "the line is longer than %zu bytes", JOB_MAX_LINE);
+    } else {
+        TRY(p->kind.open(&j, s->line.data, s->line.len, no));
+        corun_status st = CORUN_OK;
+        if (j->custom_id)
+            st = seen_add(&s->seen, json_string_value(j->custom_id),
+                          json_string_length(j->custom_id), &twice);
+        if (st == CORUN_OK && twice)
+            job_fail(j, 400, "custom_id", "custom_id: an earlier line has the same one");
+        if (st == CORUN_OK && mine && j->http == 200) st = p->kind.prepare(j, p->model);
+        if (st != CORUN_OK || !mine) {
+            job_free(j);
+            return st;
+        }
+    }
+    place *at = &s->ring[s->tail++ % PUMP_MAX_ROWS];
+    *at = (place){.j = j, .bytes = 4 * s->line.len + 512};
+    s->bytes += at->bytes;
+    if (j->http != 200) return CORUN_OK;
+    if (!p->engine) /* only checked: nothing to wait for */
+        j->n_open = 0;
+    else
+        s->filling = j;
+    return CORUN_OK;
+}
+
+static corun_status fill(state *s)
+{
+    for (;;) {
+        if (s->p->stop()) return CORUN_OK;
+        if (s->filling) TRY(submit(s));
+        if (s->filling || s->end || s->budget == 0 || s->n_alive == s->p->window || !has_room(s))
+            return CORUN_OK;
+        uint64_t before = s->index;
+        TRY(take_line(s));
+        if (s->index != before && s->budget != UINT64_MAX) s->budget--;
+        TRY(drain(s));
+    }
+}
+
+static corun_status handle(state *s, const corun_event *e)
+{
+    if (e->kind == CORUN_EVENT_NONE || e->kind == CORUN_EVENT_IDLE) return CORUN_OK;
+    size_t i = 0;
+    while (i < s->n_alive && s->alive[i].id != e->id) i++;
+    if (i == s->n_alive)
+        FAIL(CORUN_EINTERNAL, "an event of request %llu, which is not alive",
+             (unsigned long long)e->id);
+    alive *a = &s->alive[i];
+    job *j = a->j;
+    place *at = &s->ring[a->place % PUMP_MAX_ROWS];
+    TRY(job_event(j, a->prompt, e));
+    if (j->prompt[a->prompt].n_open == 0) *a = s->alive[--s->n_alive];
+    return job_done(j) ? finish(s, at) : CORUN_OK;
+}
+
+static corun_status one_event(state *s)
+{
+    corun_event e;
+    TRY(corun_next(s->p->engine, &e));
+    TRY(handle(s, &e));
+    TRY(corun_engine_stats(s->p->engine, &s->stats));
+    uint64_t steps = s->stats.steps_prefill + s->stats.steps_decode + s->stats.steps_mixed;
+    if (steps != s->steps) {
+        s->steps = steps;
+        draw_budget(s);
+    }
+    report_tick(s->p->report, &s->stats);
+    return CORUN_OK;
+}
+
+static corun_status run(state *s)
+{
+    draw_budget(s);
+    while (!s->p->stop()) {
+        TRY(fill(s));
+        TRY(drain(s));
+        if (s->n_alive == 0) {
+            if (s->end && !s->filling) return CORUN_OK;
+            if (s->budget == 0) s->budget = 1; /* nothing runs: time goes on */
+            continue;
+        }
+        TRY(one_event(s));
+    }
+    return CORUN_OK;
+}
+
+corun_status pump_run(pump *p)
+{
+    state s = {.p = p};
+    buf_init(&s.line, JOB_MAX_LINE + 1);
+    corun_status st = CORUN_ENOMEM;
+    if (MEM_NEW(s.ring, PUMP_MAX_ROWS) && MEM_NEW(s.alive, p->window)) st = run(&s);
+    for (; s.ring && s.head < s.tail; s.head++) {
+        buf_free(&s.ring[s.head % PUMP_MAX_ROWS].row);
+        job_free(s.ring[s.head % PUMP_MAX_ROWS].j);
+    }
+    mem_free(s.ring);
+    mem_free(s.alive);
+    mem_free(s.seen.slot);
+    buf_free(&s.line);
+    return st;
+}

@@ -1,0 +1,49 @@
+/* pump.h - carries lines through the engine: reads, submits, collects, and writes rows in the
+ * order of the input. Bounded: at most `window` prompts are alive, and at most PUMP_MAX_ROWS lines
+ * or PUMP_MAX_BYTES of them wait for their turn. */
+#ifndef APP_PUMP_H
+#define APP_PUMP_H
+
+#include "app/job.h"
+#include "app/lines.h"
+#include "app/report.h"
+
+#define PUMP_MAX_ROWS  4096
+#define PUMP_MAX_BYTES ((size_t)48 << 20)
+
+/* Prompts alive for this many slots: enough that no slot waits for a line. */
+#define PUMP_WINDOW(slots) ((slots) < 16 ? 64u : (slots) > 250 ? 1000u : 4u * (unsigned)(slots))
+
+/* What a line is. */
+typedef struct pump_kind {
+    corun_status (*open)(job **out, const char *line, size_t len, uint64_t line_no);
+    corun_status (*prepare)(job *j, const job_model *m);
+    corun_status (*write)(const job *j, const job_model *m, buf *out);
+} pump_kind;
+
+/* When lines are submitted: all as soon as there is room, a number of them before each step, or
+ * 0 to 8 before each step by a counter generator with this seed. */
+typedef struct pump_arrival {
+    enum { PUMP_ALL, PUMP_GROUP, PUMP_RANDOM } kind;
+    uint64_t n; /* of a group, or the seed */
+} pump_arrival;
+
+corun_status pump_arrival_parse(const char *text, pump_arrival *out);
+
+typedef struct pump {
+    pump_kind kind;
+    const job_model *model;
+    corun_engine *engine; /* NULL: check the lines only, write nothing */
+    lines *in;
+    sink *out;
+    report *report;
+    pump_arrival arrival;
+    uint64_t shard, n_shard; /* lines with index (blank ones not counted) % n_shard == shard */
+    size_t window;
+    int (*stop)(void); /* not 0: end now */
+} pump;
+
+/* CORUN_OK when all lines are done, and when p->stop ended it. */
+corun_status pump_run(pump *p);
+
+#endif

@@ -1,0 +1,184 @@
+/* report.c - owns progress and metrics. Invariant: nothing here reaches a result file. */
+#include "app/report.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SHOW_ERRORS = 20, KEEP_ERRORS = 10000 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void report_init(report *r, bool quiet)
+{
+    *r = (report){.quiet = quiet, .terminal = isatty(STDERR_FILENO) == 1};
+    r->begin = r->ready = r->shown = now();
+}
+
+void report_free(report *r)
+{
+    for (size_t i = 0; i < r->n_listed; i++) mem_free(r->error[i].message);
+    mem_free(r->error);
+    r->error = NULL;
+    r->n_listed = r->cap_listed = 0;
+}
+
+void report_ready(report *r) { r->ready = now(); }
+
+static void clear_bar(const report *r)
+{
+    if (r->terminal && !r->quiet) fputs("\r\033[K", stderr);
+}
+
+corun_status report_row(report *r, const job *j)
+{
+    if (j->http == 200) {
+        r->n_ok++;
+        return CORUN_OK;
+    }
+    const char *text = j->message ? j->message : "no memory for the message";
+    if (r->n_error++ < SHOW_ERRORS) {
+        clear_bar(r);
+        fprintf(stderr, "corun: line %llu: %s\n", (unsigned long long)j->line_no, text);
+    }
+    if (r->n_listed == KEEP_ERRORS) return CORUN_OK;
+    if (r->n_listed == r->cap_listed) {
+        size_t cap = r->cap_listed ? 2 * r->cap_listed : 16;
+        report_error *e = mem_realloc(r->error, cap, sizeof *e, "error list");
+        if (!e) return CORUN_ENOMEM;
+        r->error = e;
+        r->cap_listed = cap;
+    }
+    char *copy = mem_dup(text, strlen(text), "error list");
+    if (!copy) return CORUN_ENOMEM;
+    r->error[r->n_listed++] = (report_error){j->line_no, j->http, copy};
+    return CORUN_OK;
+}
+
+static void put_time(char out[24], double s)
+{
+    long t = s < 0 ? 0 : s > 3.6e8 ? 360000000 : (long)(s + 0.5);
+    if (t >= 3600)
+        snprintf(out, 24, "%ld:%02ld:%02ld", t / 3600, t / 60 % 60, t % 60);
+    else
+        snprintf(out, 24, "%ld:%02ld", t / 60, t % 60);
+}
+
+void report_tick(report *r, const corun_stats *s)
+{
+    r->n_prompt_tokens = s->tokens_prompt;
+    r->n_new_tokens = s->tokens_new;
+    double t = now();
+    if (r->quiet || t - r->shown < (r->terminal ? 0.2 : 10)) return;
+    r->shown = t;
+    uint64_t done = r->n_ok + r->n_error;
+    double spent = t - r->ready, rate = spent > 0 ? (double)r->n_new_tokens / spent : 0;
+    char left[24] = "?", bar[32] = "";
+    if (r->n_total && done) {
+        put_time(left, spent / (double)done * (double)(r->n_total - done));
+        int full = (int)(20 * done / r->n_total);
+        snprintf(bar, sizeof bar, "[%.*s%.*s] ", full, "####################", 20 - full,
+                 "....................");
+    }
+    char total[32] = "";
+    if (r->n_total) snprintf(total, sizeof total, "/%llu", (unsigned long long)r->n_total);
+    fprintf(stderr, "%s%s%llu%s rows, %.0f tokens/s, %s left%s",
+            r->terminal ? "\r\033[K" : "corun: ", r->terminal ? bar : "", (unsigned long long)done,
+            total, rate, left, r->terminal ? "" : "\n");
+}
+
+void report_end(report *r)
+{
+    clear_bar(r);
+    if (r->n_error > SHOW_ERRORS)
+        fprintf(stderr, "corun: %llu more error rows\n",
+                (unsigned long long)(r->n_error - SHOW_ERRORS));
+    if (r->quiet) return;
+    double spent = now() - r->ready;
+    char t[24];
+    put_time(t, spent);
+    fprintf(stderr, "corun: %llu rows, %llu with errors, %llu new tokens in %s (%.0f tokens/s)\n",
+            (unsigned long long)(r->n_ok + r->n_error), (unsigned long long)r->n_error,
+            (unsigned long long)r->n_new_tokens, t,
+            spent > 0 ? (double)r->n_new_tokens / spent : 0);
+}
+
+static void put_stats(jw *w, const corun_stats *s)
+{
+    const struct {
+        const char *name;
+        uint64_t v;
+    } count[] = {
+        {"steps_prefill", s->steps_prefill}, {"steps_decode", s->steps_decode},
+        {"steps_mixed", s->steps_mixed},     {"tokens_prompt", s->tokens_prompt},
+        {"tokens_new", s->tokens_new},       {"rows_live", s->rows_live},
+        {"rows_dead", s->rows_dead},         {"swaps_out", s->swaps_out},
+        {"swaps_in", s->swaps_in},           {"pages", s->pages},
+        {"pages_peak", s->pages_peak},       {"swap_pages", s->swap_pages},
+    };
+    for (size_t i = 0; i < sizeof count / sizeof *count; i++) {
+        jw_key(w, count[i].name);
+        jw_uint(w, count[i].v);
+    }
+    jw_key(w, "live_rows_seen");
+    jw_open(w, '[');
+    for (unsigned r = 0; r < 512; r++)
+        if (s->live_rows_seen[r / 64] >> r % 64 & 1) jw_uint(w, r + 1);
+    jw_close(w, ']');
+    jw_key(w, "seconds_prefill");
+    jw_double(w, s->seconds_prefill);
+    jw_key(w, "seconds_decode");
+    jw_double(w, s->seconds_decode);
+    jw_key(w, "seconds_sample");
+    jw_double(w, s->seconds_sample);
+}
+
+corun_status report_metrics(const report *r, const corun_stats *s, const char *identity,
+                            size_t identity_len, buf *b)
+{
+    double end = now(), spent = end - r->ready;
+    jw w;
+    jw_init(&w, b);
+    jw_open(&w, '{');
+    jw_key(&w, "rows");
+    jw_uint(&w, r->n_ok + r->n_error);
+    jw_key(&w, "error_rows");
+    jw_uint(&w, r->n_error);
+    jw_key(&w, "errors"); /* the first 10,000 */
+    jw_open(&w, '[');
+    for (size_t i = 0; i < r->n_listed; i++) {
+        jw_open(&w, '{');
+        jw_key(&w, "line");
+        jw_uint(&w, r->error[i].line_no);
+        jw_key(&w, "status_code");
+        jw_int(&w, r->error[i].http);
+        jw_key(&w, "message");
+        jw_cstr(&w, r->error[i].message);
+        jw_close(&w, '}');
+    }
+    jw_close(&w, ']');
+    jw_key(&w, "seconds_open");
+    jw_double(&w, r->ready - r->begin);
+    jw_key(&w, "seconds_run");
+    jw_double(&w, spent);
+    jw_key(&w, "new_tokens_per_second");
+    jw_double(&w, spent > 0 ? (double)s->tokens_new / spent : 0);
+    put_stats(&w, s);
+    jw_key(&w, "version");
+    jw_cstr(&w, corun_version());
+    json_t *id;
+    if (identity && json_read(&id, identity, identity_len, "identity") == CORUN_OK) {
+        jw_key(&w, "identity");
+        jw_value(&w, id);
+        json_decref(id);
+    }
+    jw_close(&w, '}');
+    buf_putc(b, '\n');
+    return buf_status(b);
+}
