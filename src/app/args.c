@@ -45,7 +45,7 @@ static corun_status read_integer(const char *text, int64_t lo, int64_t hi, int64
 
 static corun_status take(const arg_spec *s, const char *text)
 {
-    int64_t i;
+    int64_t i = 0;
     switch (s->kind) {
     case ARG_FLAG: break;
     case ARG_TEXT: *(const char **)s->dest = text; break;

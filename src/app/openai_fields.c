@@ -81,7 +81,7 @@ static corun_status read_model(openai_ask *a, const json_t *v)
 static corun_status read_stream(openai_ask *a, const json_t *v)
 {
     (void)a;
-    bool b;
+    bool b = false;
     TRY(read_bool(v, &b));
     if (b) FAIL(CORUN_EINVAL, "a batch cannot be streamed");
     return CORUN_OK;
@@ -272,7 +272,7 @@ static corun_status read_literal_ids(openai_ask *a, const json_t *v)
 
 static corun_status read_add_special(openai_ask *a, const json_t *v)
 {
-    bool b;
+    bool b = false;
     TRY(read_bool(v, &b));
     a->add_special = b;
     return CORUN_OK;
@@ -370,7 +370,7 @@ static corun_status read_effort(openai_ask *a, const json_t *v)
 
 static corun_status read_add_generation(openai_ask *a, const json_t *v)
 {
-    bool b;
+    bool b = false;
     TRY(read_bool(v, &b));
     a->add_generation = b;
     return CORUN_OK;

@@ -130,7 +130,7 @@ static corun_status parse_arguments(json_t *function, size_t at)
     if (!args || json_is_null(args) || (json_is_string(args) && json_string_length(args) == 0)) {
         parsed = json_object();
     } else if (json_is_string(args)) {
-        char what[64];
+        char what[96];
         snprintf(what, sizeof what, "messages: arguments of a tool call in message %zu", at);
         TRY(json_read(&parsed, json_string_value(args), json_string_length(args), what));
     }

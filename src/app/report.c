@@ -82,9 +82,9 @@ void report_tick(report *r, const corun_stats *s)
     char left[24] = "?", bar[32] = "";
     if (r->n_total && done) {
         put_time(left, spent / (double)done * (double)(r->n_total - done));
-        int full = (int)(20 * done / r->n_total);
-        snprintf(bar, sizeof bar, "[%.*s%.*s] ", full, "####################", 20 - full,
-                 "....................");
+        bar[0] = '[';
+        for (uint64_t i = 0; i < 20; i++) bar[1 + i] = i < 20 * done / r->n_total ? '#' : '.';
+        memcpy(bar + 21, "] ", 3);
     }
     char total[32] = "";
     if (r->n_total) snprintf(total, sizeof total, "/%llu", (unsigned long long)r->n_total);
