@@ -116,52 +116,45 @@ static bool all_finite(const float *x, int32_t n)
 /* ---- step 1: processors ------------------------------------------------------------------------
  */
 
-static void penalise(const sample_row *in, float *x)
+static void penalise(const sample_row *in, float *restrict x)
 {
-    int32_t n = in->n_draw;
-    if (in->repetition != 1.0f) {
-        float r = in->repetition;
-        for (int32_t i = 0; i < n; i++) {
-            uint32_t hit = (uint32_t)(in->count[i] > 0) | (in->flag[i] & SAMPLE_PROMPT);
-            float a = x[i] / r, m = x[i] * r;
-            uint32_t y = num_pick_f(key_of(x[i]) > 0, num_bits_f(a), num_bits_f(m));
-            x[i] = num_from_f(num_pick_f(hit != 0, y, num_bits_f(x[i])));
-        }
+    const int32_t *restrict count = in->count;
+    const uint8_t *restrict flag = in->flag;
+    const float r = in->repetition, f = in->frequency, p = in->presence;
+    const int32_t n = in->n_draw;
+    for (int32_t i = 0; i < n && r != 1.0f; i++) {
+        uint32_t hit = (uint32_t)(count[i] > 0) | (flag[i] & SAMPLE_PROMPT);
+        float a = x[i] / r, m = x[i] * r;
+        uint32_t y = num_pick_f(key_of(x[i]) > 0, num_bits_f(a), num_bits_f(m));
+        x[i] = num_from_f(num_pick_f(hit != 0, y, num_bits_f(x[i])));
     }
-    if (in->frequency != 0.0f) {
-        float f = in->frequency;
-        for (int32_t i = 0; i < n; i++) x[i] = x[i] - f * (float)in->count[i];
-    }
-    if (in->presence != 0.0f) {
-        float p = in->presence;
-        for (int32_t i = 0; i < n; i++) {
-            float y = x[i] - p;
-            x[i] = num_from_f(num_pick_f(in->count[i] > 0, num_bits_f(y), num_bits_f(x[i])));
-        }
+    for (int32_t i = 0; i < n && f != 0.0f; i++) x[i] = x[i] - f * (float)count[i];
+    for (int32_t i = 0; i < n && p != 0.0f; i++) {
+        float y = x[i] - p;
+        x[i] = num_from_f(num_pick_f(count[i] > 0, num_bits_f(y), num_bits_f(x[i])));
     }
 }
 
 /* x in whole blocks, masked ids and the filling at the end -inf. */
-static void process(const sample_row *in, float *x)
+static void process(const sample_row *in, float *restrict x)
 {
+    const float *restrict bias = in->bias;
+    const uint8_t *restrict flag = in->flag;
     int32_t n = in->n_draw, end = (n + B - 1) / B * B;
     memcpy(x, in->logit, (size_t)n * sizeof *x);
-    if (in->bias)
-        for (int32_t i = 0; i < n; i++) {
-            float y = x[i] + in->bias[i];
-            uint32_t used = num_bits_f(in->bias[i]) << 1;
-            x[i] = num_from_f(num_pick_f(used != 0, num_bits_f(y), num_bits_f(x[i])));
-        }
+    for (int32_t i = 0; i < n && bias; i++) {
+        float y = x[i] + bias[i];
+        uint32_t used = num_bits_f(bias[i]) << 1;
+        x[i] = num_from_f(num_pick_f(used != 0, num_bits_f(y), num_bits_f(x[i])));
+    }
     penalise(in, x);
     for (int32_t i = 0; i < n; i++) { /* overflow of the above: the sign stays */
         uint32_t u = num_bits_f(x[i]), over = (uint32_t)((u << 1) == 0xff000000u);
         x[i] = num_from_f(u - over);
     }
-    if (in->flag) {
-        uint32_t mask = SAMPLE_DENIED | (in->mask_end ? SAMPLE_END : 0);
-        for (int32_t i = 0; i < n; i++)
-            x[i] = num_from_f(num_pick_f((in->flag[i] & mask) != 0, 0xff800000u, num_bits_f(x[i])));
-    }
+    const uint32_t mask = SAMPLE_DENIED | (in->mask_end ? SAMPLE_END : 0);
+    for (int32_t i = 0; i < n && flag; i++)
+        x[i] = num_from_f(num_pick_f((flag[i] & mask) != 0, 0xff800000u, num_bits_f(x[i])));
     for (int32_t i = 0; i < in->n_banned; i++)
         if (in->banned[i] < n) x[in->banned[i]] = -INFINITY;
     for (int32_t i = n; i < end; i++) x[i] = -INFINITY;
