@@ -157,7 +157,7 @@ struct ops {
      * called again: what was there before is freed, weights stay. Pages start as zeros. */
     corun_status (*configure)(ops *o, const ops_conf *c);
 
-    /* memory of the backend */
+    /* memory of the backend; dev_alloc counts activations as bf16, whatever act_bytes is */
     corun_status (*dev_alloc)(ops *o, size_t bytes, void **dev);
     void (*dev_free)(ops *o, void *dev);
     corun_status (*dev_put)(ops *o, void *dev, size_t off, const void *host, size_t bytes);

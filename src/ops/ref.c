@@ -562,6 +562,7 @@ corun_status ops_open_ref(ops **out, const ops_dims *d, bool exact)
         for (int i = 0; i < OPS_N_OP; i++) r->base.level[s][i] = OPS_LEVEL_PHASE;
     r->exact = exact;
     r->elem = exact ? sizeof(double) : 2;
+    r->base.act_bytes = (int32_t)r->elem;
     *out = &r->base;
     return CORUN_OK;
 }

@@ -1,0 +1,48 @@
+/* load.h - from named tensors of a file to weight handles of a backend (inside model/). */
+#ifndef MODEL_LOAD_H
+#define MODEL_LOAD_H
+
+#include "model/model.h"
+
+/* A matrix of the graph: the rows of up to three tensors, one below the other. */
+#define LOAD_MAX_PART 3
+
+typedef struct load_part {
+    const weights_tensor *t;
+    int64_t rows;
+    bool permuted; /* heads of d rows are interleaved (llama GGUF) and put back here */
+} load_part;
+
+typedef struct load {
+    weights *w;
+    const config *cfg;
+    ops *o;
+    uint64_t n_param;
+} load;
+
+/* Roles of tensors; `layer` is -1 for those outside the layers. */
+typedef enum load_role {
+    LOAD_EMBED,
+    LOAD_OUT_NORM,
+    LOAD_HEAD,
+    LOAD_ATTN_NORM,
+    LOAD_Q,
+    LOAD_K,
+    LOAD_V,
+    LOAD_O,
+    LOAD_Q_NORM,
+    LOAD_K_NORM,
+    LOAD_FFN_NORM,
+    LOAD_GATE,
+    LOAD_UP,
+    LOAD_DOWN
+} load_role;
+
+/* One handle over the rows of n roles; with bias where the config says that they have one. */
+corun_status load_matrix(load *l, int layer, int n, const load_role *role, const int64_t *n_out,
+                         int64_t n_in, bool bias, ops_weight **out);
+corun_status load_vector(load *l, int layer, load_role role, int64_t n, ops_weight **out);
+/* rope_freqs of a GGUF file, NULL when there are none: [d / 2], mem_free. */
+corun_status load_rope_factors(load *l, float **out);
+
+#endif
