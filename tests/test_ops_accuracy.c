@@ -56,7 +56,9 @@ static void run(ops *o, bool exact, results *r)
                   .max_want = 2,
                   .page_tokens = 32,
                   .n_page = 8,
-                  .logit_rows = 2};
+                  .logit_rows = 2,
+                  .n_slot = 1,
+                  .max_lane = 1};
     ok(o->configure(o, &c));
     static uint16_t emb[V * H], w[F * H], bias[F], gain[H], qg[D], y[T * H], x[T * H];
     static uint16_t qkv[T * (NQ + 2 * NKV) * D], gu[T * 2 * F];

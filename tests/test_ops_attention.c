@@ -98,7 +98,9 @@ static bool machine_open(machine *m, const world *w, const char *isa, int thread
                   .page_tokens = pt,
                   .n_page = m->n_page,
                   .n_swap = 2,
-                  .logit_rows = 1};
+                  .logit_rows = 1,
+                  .n_slot = 1,
+                  .max_lane = 1};
     ok(m->o->rope_open(m->o, w->inv_freq, 1.0, &m->rope));
     ok(m->o->configure(m->o, &c));
     m->q_gain = m->k_gain = NULL;

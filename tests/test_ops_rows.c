@@ -10,7 +10,9 @@ static ops_conf conf(int32_t max_tok)
                       .max_want = max_tok,
                       .page_tokens = 16,
                       .n_page = 80,
-                      .logit_rows = 8};
+                      .logit_rows = 8,
+                      .n_slot = 1,
+                      .max_lane = 1};
 }
 
 typedef struct machine {

@@ -91,7 +91,9 @@ static void ours_open(ours *u, int threads, const char *isa, int max_rows)
                   .max_want = max_rows,
                   .page_tokens = 128,
                   .n_page = max_rows / 128 + 1,
-                  .logit_rows = max_rows};
+                  .logit_rows = max_rows,
+                  .n_slot = 1,
+                  .max_lane = 1};
     ok(u->o->configure(u->o, &c));
     for (int l = 0; l < N_LAYER; l++)
         for (int m = 0; m < N_MAT; m++) {

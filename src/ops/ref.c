@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "ops/rows.h"
+#include "ops/sampler.h"
 
 #define BLOCK 128
 #define CHUNK 512
@@ -35,7 +36,7 @@ typedef struct ref {
     int64_t page; /* elements a page: [layer][K, V][kv head][token][d] */
     char *kv, *swap;
     float *logits;
-    int32_t *last;
+    sampler *draws;
     double *x; /* one row, widened */
     int64_t n_x;
     uint64_t weight_bytes;
@@ -193,10 +194,10 @@ static void unconfigure(ref *r)
     mem_free(r->kv);
     mem_free(r->swap);
     mem_free(r->logits);
-    mem_free(r->last);
+    sampler_close(r->draws);
     r->kv = r->swap = NULL;
     r->logits = NULL;
-    r->last = NULL;
+    r->draws = NULL;
     r->base.n_tok = r->base.n_want = 0;
 }
 
@@ -216,8 +217,7 @@ static corun_status configure(ref *r, const ops_conf *f)
     if (!(r->kv = mem_alloc((size_t)f->n_page, bytes, "KV pages"))) return CORUN_ENOMEM;
     if (!(r->swap = mem_alloc((size_t)f->n_swap, bytes, "swap pages"))) return CORUN_ENOMEM;
     if (!MEM_NEW(r->logits, (size_t)f->logit_rows * (size_t)d->n_vocab)) return CORUN_ENOMEM;
-    if (!MEM_NEW(r->last, (size_t)f->n_slot)) return CORUN_ENOMEM;
-    for (int32_t i = 0; i < f->n_slot; i++) r->last[i] = -1;
+    TRY(sampler_open(&r->draws, d->n_vocab, f, NULL, "ref"));
     return CORUN_OK;
 }
 
@@ -250,7 +250,8 @@ static corun_status ref_step_put(ops *o, const step *s)
     ref *r = ref_of(o);
     if (!r->configured) FAIL(CORUN_EINVAL, "step before configure");
     corun_status st = rows_put(&r->r, s);
-    if (st == CORUN_OK) st = rows_resolve(&r->r, r->last);
+    for (int32_t i = 0; i < r->r.n_tok; i++)
+        if (r->r.id[i] < 0) r->r.id[i] = sampler_last_token(r->draws, r->r.slot[i]);
     o->n_tok = r->r.n_tok;
     o->n_want = r->r.n_want;
     return st;
@@ -467,6 +468,40 @@ static corun_status ref_logits_put(ops *o, int32_t i, const float *host)
     return CORUN_OK;
 }
 
+/* ---- sampling: ops/sampler.h over the logits buffer ------------------------------------------ */
+
+static corun_status ref_slot_put(ops *o, int32_t slot, const ops_slot *s)
+{
+    if (!ref_of(o)->draws) FAIL(CORUN_EINVAL, "slot_put before configure");
+    return sampler_slot_put(ref_of(o)->draws, slot, s);
+}
+
+static corun_status ref_sample(ops *o, int32_t n_lane, const int32_t *chunk_row,
+                               const int32_t *slot, const int32_t *pos)
+{
+    if (!ref_of(o)->draws) FAIL(CORUN_EINVAL, "sample before configure");
+    return sampler_sample(ref_of(o)->draws, ref_of(o)->logits, o->conf.logit_rows, n_lane,
+                          chunk_row, slot, pos);
+}
+
+static corun_status ref_draw_get(ops *o, int32_t lane, ops_draw *out)
+{
+    if (!ref_of(o)->draws) FAIL(CORUN_EINVAL, "draw_get before configure");
+    return sampler_draw_get(ref_of(o)->draws, lane, out);
+}
+
+static corun_status ref_score(ops *o, int32_t n, const int32_t *target, int32_t n_top)
+{
+    if (!ref_of(o)->draws) FAIL(CORUN_EINVAL, "score before configure");
+    return sampler_score(ref_of(o)->draws, ref_of(o)->logits, n, target, n_top);
+}
+
+static corun_status ref_score_get(ops *o, int32_t i, ops_draw *out)
+{
+    if (!ref_of(o)->draws) FAIL(CORUN_EINVAL, "score_get before configure");
+    return sampler_score_get(ref_of(o)->draws, i, out);
+}
+
 /* ---- pages --------------------------------------------------------------------------------- */
 
 static corun_status page_at(ops *o, bool swap, int32_t i, char **p)
@@ -542,6 +577,11 @@ static const ops table = {
     .logits = ref_logits,
     .logits_get = ref_logits_get,
     .logits_put = ref_logits_put,
+    .slot_put = ref_slot_put,
+    .sample = ref_sample,
+    .draw_get = ref_draw_get,
+    .score = ref_score,
+    .score_get = ref_score_get,
     .page_bytes = ref_page_bytes,
     .page_copy = ref_page_copy,
     .page_out = ref_page_out,

@@ -34,7 +34,7 @@ corun_status ops_check_conf(const ops_dims *d, const ops_conf *c)
         int32_t v, min;
     } f[] = {{"n_ctx", c->n_ctx, 1},       {"max_tok", c->max_tok, 1},
              {"max_row", c->max_row, 1},   {"max_want", c->max_want, 1},
-             {"max_lane", c->max_lane, 0}, {"n_slot", c->n_slot, 0},
+             {"max_lane", c->max_lane, 1}, {"n_slot", c->n_slot, 1},
              {"n_page", c->n_page, 1},     {"n_swap", c->n_swap, 0},
              {"n_top", c->n_top, 0},       {"logit_rows", c->logit_rows, 1}};
     for (size_t i = 0; i < sizeof f / sizeof *f; i++)
@@ -135,17 +135,6 @@ corun_status rows_put(rowset *r, const step *s)
         if (st == CORUN_OK) continue;
         r->n_tok = r->n_want = r->n_seq = 0;
         return st;
-    }
-    return CORUN_OK;
-}
-
-corun_status rows_resolve(rowset *r, const int32_t *last)
-{
-    for (int32_t i = 0; i < r->n_tok; i++) {
-        if (r->id[i] < 0) r->id[i] = last[r->slot[i]];
-        if (r->id[i] >= 0) continue;
-        r->n_tok = r->n_want = r->n_seq = 0;
-        FAIL(CORUN_EINVAL, "slot %d has no drawn token", r->slot[i]);
     }
     return CORUN_OK;
 }

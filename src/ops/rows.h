@@ -28,8 +28,6 @@ corun_status rows_open(rowset *r, const ops_dims *d, const ops_conf *c);
 void rows_close(rowset *r);
 /* On an error the rows are those of an empty step. */
 corun_status rows_put(rowset *r, const step *s);
-/* Token ids that come from slots: last[n_slot] holds the last drawn ones, -1 for none. */
-corun_status rows_resolve(rowset *r, const int32_t *last);
 
 /* Checks of arguments: CORUN_EINVAL names the op and the numbers. */
 corun_status ops_need_index(int32_t i, int32_t n, const char *what);

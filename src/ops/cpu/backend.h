@@ -3,6 +3,7 @@
 #define OPS_CPU_BACKEND_H
 
 #include "ops/cpu/cpu.h"
+#include "ops/sampler.h"
 
 typedef struct cpu_chunk cpu_chunk;
 
@@ -30,9 +31,9 @@ typedef struct cpu {
     bool configured;
     rowset r;
     uint16_t *kv, *swap;
-    cpu_kv shape;   /* of pages; data and layer are set for each call */
-    float *logits;  /* [logit_rows][n_vocab] */
-    int32_t *last;  /* [n_slot] last drawn token, -1: none yet */
+    cpu_kv shape;  /* of pages; data and layer are set for each call */
+    float *logits; /* [logit_rows][n_vocab] */
+    sampler *draws;
     float *scratch; /* of the matmul, scratch_floats a worker */
     int64_t scratch_floats;
     cpu_chunk *chunks; /* memory of the packed weights */

@@ -83,10 +83,10 @@ static void unconfigure(cpu *c)
     mem_free(c->kv);
     mem_free(c->swap);
     mem_free(c->logits);
-    mem_free(c->last);
+    sampler_close(c->draws);
     c->kv = c->swap = NULL;
     c->logits = NULL;
-    c->last = NULL;
+    c->draws = NULL;
     c->base.n_tok = c->base.n_want = 0;
 }
 
@@ -116,8 +116,7 @@ static corun_status configure(cpu *c, const ops_conf *f)
     c->logits =
         mem_aligned(64, (size_t)f->logit_rows * (size_t)d->n_vocab * sizeof *c->logits, "logits");
     if (!c->logits) return CORUN_ENOMEM;
-    if (!MEM_NEW(c->last, (size_t)f->n_slot)) return CORUN_ENOMEM;
-    for (int32_t i = 0; i < f->n_slot; i++) c->last[i] = -1;
+    TRY(sampler_open(&c->draws, d->n_vocab, f, c->threads, c->base.isa));
     return cpu_rope_tables(c, f->n_ctx);
 }
 
@@ -152,7 +151,8 @@ static corun_status cpu_step_put(ops *o, const step *s)
     cpu *c = cpu_of(o);
     if (!c->configured) FAIL(CORUN_EINVAL, "step before configure");
     corun_status st = rows_put(&c->r, s);
-    if (st == CORUN_OK) st = rows_resolve(&c->r, c->last);
+    for (int32_t i = 0; i < c->r.n_tok; i++)
+        if (c->r.id[i] < 0) c->r.id[i] = sampler_last_token(c->draws, c->r.slot[i]);
     o->n_tok = c->r.n_tok;
     o->n_want = c->r.n_want;
     return st;
@@ -307,6 +307,40 @@ static corun_status cpu_logits_put(ops *o, int32_t r, const float *host)
     return CORUN_OK;
 }
 
+/* ---- sampling: ops/sampler.h over the logits buffer ------------------------------------------ */
+
+static corun_status cpu_slot_put(ops *o, int32_t slot, const ops_slot *s)
+{
+    if (!cpu_of(o)->draws) FAIL(CORUN_EINVAL, "slot_put before configure");
+    return sampler_slot_put(cpu_of(o)->draws, slot, s);
+}
+
+static corun_status cpu_sample(ops *o, int32_t n_lane, const int32_t *chunk_row,
+                               const int32_t *slot, const int32_t *pos)
+{
+    if (!cpu_of(o)->draws) FAIL(CORUN_EINVAL, "sample before configure");
+    return sampler_sample(cpu_of(o)->draws, cpu_of(o)->logits, o->conf.logit_rows, n_lane,
+                          chunk_row, slot, pos);
+}
+
+static corun_status cpu_draw_get(ops *o, int32_t lane, ops_draw *out)
+{
+    if (!cpu_of(o)->draws) FAIL(CORUN_EINVAL, "draw_get before configure");
+    return sampler_draw_get(cpu_of(o)->draws, lane, out);
+}
+
+static corun_status cpu_score(ops *o, int32_t n, const int32_t *target, int32_t n_top)
+{
+    if (!cpu_of(o)->draws) FAIL(CORUN_EINVAL, "score before configure");
+    return sampler_score(cpu_of(o)->draws, cpu_of(o)->logits, n, target, n_top);
+}
+
+static corun_status cpu_score_get(ops *o, int32_t i, ops_draw *out)
+{
+    if (!cpu_of(o)->draws) FAIL(CORUN_EINVAL, "score_get before configure");
+    return sampler_score_get(cpu_of(o)->draws, i, out);
+}
+
 /* ---- pages --------------------------------------------------------------------------------- */
 
 static uint64_t cpu_page_bytes(const ops *o) { return (uint64_t)((const cpu *)o)->shape.page * 2; }
@@ -380,6 +414,11 @@ static const ops table = {
     .logits = cpu_logits,
     .logits_get = cpu_logits_get,
     .logits_put = cpu_logits_put,
+    .slot_put = cpu_slot_put,
+    .sample = cpu_sample,
+    .draw_get = cpu_draw_get,
+    .score = cpu_score,
+    .score_get = cpu_score_get,
     .page_bytes = cpu_page_bytes,
     .page_copy = cpu_page_copy,
     .page_out = cpu_page_out,
