@@ -74,5 +74,6 @@ int cmd_run(int argc, char **argv);
 int cmd_batch(int argc, char **argv);
 int cmd_merge(int argc, char **argv);
 int cmd_score(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 
 #endif

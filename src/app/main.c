@@ -15,6 +15,7 @@ static const struct {
     {"batch", cmd_batch, "an OpenAI batch file"},
     {"merge", cmd_merge, "join the results of batch shards"},
     {"score", cmd_score, "log-probabilities of given texts"},
+    {"bench", cmd_bench, "times the engine beside its own matrix products"},
 };
 
 static void help(void)

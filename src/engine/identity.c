@@ -1,0 +1,141 @@
+/* identity.c - the numeric identity: one digest over all that can move a bit of a result.
+ *
+ * On the CPU the class is portable, so instruction set, compiler, library versions and the number
+ * of threads are no part of it: the golden digest of the kernels stands for them. What only moves
+ * time (pool and swap size, arrival) is no part either. Invariant: the digest is that of the JSON
+ * text, whose fields stand in one order. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+#define NUMERICS_VERSION 1
+
+static void put_digest(jw *w, const char *key, digest d)
+{
+    char hex[33];
+    digest_hex(d, hex);
+    jw_key(w, key);
+    jw_cstr(w, hex);
+}
+
+static void put_int(jw *w, const char *key, int64_t v)
+{
+    jw_key(w, key);
+    jw_int(w, v);
+}
+
+static void put_str(jw *w, const char *key, const char *v)
+{
+    jw_key(w, key);
+    jw_cstr(w, v);
+}
+
+static void put_double(jw *w, const char *key, double v)
+{
+    jw_key(w, key);
+    jw_double(w, v);
+}
+
+static void put_config(jw *w, const config *c)
+{
+    jw_key(w, "config");
+    jw_open(w, '{');
+    put_str(w, "family", c->family_name);
+    put_int(w, "n_layer", c->n_layer);
+    put_int(w, "n_embd", c->n_embd);
+    put_int(w, "n_head", c->n_head);
+    put_int(w, "n_kv", c->n_kv);
+    put_int(w, "d_head", c->d_head);
+    put_int(w, "n_ff", c->n_ff);
+    put_int(w, "n_vocab", c->n_vocab);
+    put_double(w, "eps", (double)c->eps);
+    jw_key(w, "tied");
+    jw_bool(w, c->tied);
+    jw_key(w, "qk_norm");
+    jw_bool(w, c->qk_norm);
+    jw_key(w, "bias");
+    jw_int(w, c->qkv_bias + 2 * c->o_bias + 4 * c->mlp_bias);
+    put_double(w, "theta", c->theta);
+    put_int(w, "rope", (int64_t)c->rope);
+    const double rope[] = {c->factor,       c->low_freq,     c->high_freq,      c->beta_fast,
+                           c->beta_slow,    c->mscale,       c->mscale_all_dim, c->attn_factor,
+                           c->original_ctx, c->yarn_truncate};
+    jw_key(w, "rope_scaling");
+    jw_open(w, '[');
+    for (size_t i = 0; i < sizeof rope / sizeof *rope; i++) jw_double(w, rope[i]);
+    jw_close(w, ']');
+    jw_key(w, "eos");
+    jw_open(w, '[');
+    for (int32_t i = 0; i < c->n_eos; i++) jw_int(w, c->eos[i]);
+    jw_close(w, ']');
+    put_int(w, "bos", c->bos);
+    jw_close(w, '}');
+}
+
+static void put_sampling(jw *w, const config *c)
+{
+    jw_key(w, "sampling_defaults");
+    jw_open(w, '{');
+    put_double(w, "temperature", c->temperature);
+    put_double(w, "top_p", c->top_p);
+    put_double(w, "min_p", c->min_p);
+    put_double(w, "repetition_penalty", c->repetition_penalty);
+    put_int(w, "top_k", c->top_k);
+    put_int(w, "max_new_tokens", c->max_new_tokens);
+    jw_close(w, '}');
+}
+
+static void put_policy(jw *w, const corun_engine *e)
+{
+    const corun_engine_opts *o = &e->opts;
+    bool corun = o->policy == CORUN_POLICY_CORUN;
+    put_str(w, "policy", corun ? "corun" : "dynamic");
+    put_int(w, "page_tokens", o->page_tokens);
+    put_int(w, "attention_block", 128);
+    put_int(w, "attention_chunk", 512);
+    put_int(w, "n_ctx", o->n_ctx);
+    if (corun) {
+        put_int(w, "decode_width", o->n_slot);
+        put_int(w, "prefill_chunk", o->prefill_chunk);
+    }
+    put_str(w, "logprobs", o->processed_logprobs ? "processed" : "raw");
+    jw_key(w, "unnamed_rows");
+    jw_bool(w, o->allow_special_rows);
+    put_int(w, "ranks", 1);
+}
+
+corun_status identity_make(corun_engine *e)
+{
+    const corun_model *m = e->m;
+    char date[16];
+    buf b;
+    jw w;
+    buf_init(&b, 1 << 16);
+    jw_init(&w, &b);
+    jw_open(&w, '{');
+    put_int(&w, "numerics", NUMERICS_VERSION);
+    put_str(&w, "backend", m->net->o->name);
+    put_str(&w, "golden", m->golden);
+    put_str(&w, "weights_dtype", "bf16");
+    put_str(&w, "kv_dtype", "bf16");
+    put_digest(&w, "weights", m->net->weights);
+    put_digest(&w, "tokenizer", bpe_digest(m->text));
+    put_digest(&w, "template", m->prompt.digest);
+    snprintf(date, sizeof date, "%04d-%02d-%02d", m->prompt.chat.year, m->prompt.chat.month,
+             m->prompt.chat.day);
+    put_str(&w, "template_date", date);
+    put_config(&w, &m->net->cfg);
+    put_sampling(&w, &m->net->cfg);
+    put_policy(&w, e);
+    jw_close(&w, '}');
+    corun_status st = buf_status(&b);
+    if (st == CORUN_OK) {
+        e->identity = mem_dup(b.data, b.len, "identity");
+        e->identity_len = b.len;
+        e->identity_digest = digest_of(b.data, b.len);
+        if (!e->identity) st = CORUN_ENOMEM;
+    }
+    buf_free(&b);
+    return st;
+}

@@ -1,0 +1,270 @@
+/* bench.c - owns the timed runs. Invariant: the engine and the bare products that it is compared
+ * with run by turns, on the same threads, and the best of each counts. */
+#include "proof/bench.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the bare products of a step --------------------------------------------------------------
+ */
+
+enum { PER_LAYER = 4 };
+
+typedef struct bare {
+    ops *o;
+    ops_weight **w; /* [n_layer][PER_LAYER], then the head */
+    int32_t n_layer;
+    void *x, *y; /* dev: widest activations */
+} bare;
+
+/* Weights of a plausible size: the product's time depends on memory, not on values. */
+static corun_status read_noise(void *arg, int64_t row, int64_t n, void *out)
+{
+    int64_t n_in = *(const int64_t *)arg;
+    uint16_t *o = out;
+    for (int64_t i = 0; i < n * n_in; i++)
+        o[i] = (uint16_t)(0x3c00 | (uint16_t)((row * 131 + i * 7) & 0x81ff));
+    return CORUN_OK;
+}
+
+static void close_bare(bare *b)
+{
+    if (!b->o) return;
+    for (int32_t i = 0; b->w && i <= b->n_layer * PER_LAYER; i++) b->o->weight_close(b->o, b->w[i]);
+    b->o->dev_free(b->o, b->x);
+    b->o->dev_free(b->o, b->y);
+    mem_free(b->w);
+    b->o->close(b->o);
+}
+
+static corun_status open_weights(bare *b, const config *g)
+{
+    int64_t q = (int64_t)g->n_head * g->d_head, kv = (int64_t)g->n_kv * g->d_head, h = g->n_embd;
+    const int64_t shape[PER_LAYER][2] = {
+        {q + 2 * kv, h}, {h, q}, {2 * (int64_t)g->n_ff, h}, {h, g->n_ff}};
+    b->n_layer = g->n_layer;
+    if (!MEM_NEW(b->w, (size_t)(g->n_layer * PER_LAYER + 1))) return CORUN_ENOMEM;
+    for (int32_t i = 0; i <= g->n_layer * PER_LAYER; i++) {
+        bool head = i == g->n_layer * PER_LAYER;
+        int64_t n_out = head ? g->n_vocab : shape[i % PER_LAYER][0];
+        int64_t n_in = head ? h : shape[i % PER_LAYER][1];
+        ops_weight_spec s = {.name = "bench",
+                             .dtype = OPS_BF16,
+                             .n_out = n_out,
+                             .n_in = n_in,
+                             .read = read_noise,
+                             .arg = &n_in};
+        TRY(b->o->weight_open(b->o, &s, &b->w[i]));
+    }
+    return CORUN_OK;
+}
+
+static corun_status open_bare(bare *b, corun_model *m, int32_t max_rows)
+{
+    const config *g = &m->net->cfg;
+    ops_dims d = {.n_layer = 1,
+                  .n_embd = g->n_embd,
+                  .n_head = g->n_head,
+                  .n_kv = g->n_kv,
+                  .d_head = g->d_head,
+                  .n_ff = g->n_ff,
+                  .n_vocab = g->n_vocab};
+    ops_open_opts oo = {.threads = m->threads, .isa = m->net->o->isa};
+    *b = (bare){0};
+    TRY(ops_open_cpu(&b->o, &d, &oo));
+    ops_conf c = {.n_ctx = 1024,
+                  .max_tok = max_rows,
+                  .max_row = max_rows,
+                  .max_want = max_rows,
+                  .max_lane = 1,
+                  .n_slot = 1,
+                  .page_tokens = 128,
+                  .n_page = 9,
+                  .n_swap = 1,
+                  .logit_rows = 32,
+                  .n_top = 1};
+    TRY(b->o->configure(b->o, &c));
+    size_t widest = 2 * (size_t)g->n_ff + 3 * (size_t)(g->n_head * g->d_head) + (size_t)g->n_embd;
+    TRY(b->o->dev_alloc(b->o, widest * (size_t)max_rows * 2, &b->x));
+    TRY(b->o->dev_alloc(b->o, widest * (size_t)max_rows * 2, &b->y));
+    return open_weights(b, g);
+}
+
+/* Seconds of all products of one step of `rows` token rows; want: rows of the head. */
+static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *seconds)
+{
+    static const int32_t page[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    static int32_t tok[1024];
+    step_row r[1024];
+    for (int32_t i = 0; i < want; i++)
+        r[i] = (step_row){.seq = i,
+                          .slot = STEP_NO_SLOT,
+                          .pos = 0,
+                          .q_len = rows / want,
+                          .tok_first = 0,
+                          .page = page,
+                          .n_page = 8,
+                          .want = STEP_WANT_LAST};
+    step s = {
+        .id = 1, .kind = STEP_MIXED, .n_row = want, .row = r, .n_tok = rows / want, .tok = tok};
+    TRY(b->o->step_put(b->o, &s));
+    double t0 = now();
+    for (int32_t i = 0; i < b->n_layer * PER_LAYER; i++)
+        TRY(b->o->matmul(b->o, OPS_ROWS_TOK, b->w[i], b->x, OPS_BF16, b->y));
+    TRY(b->o->logits(b->o, b->w[b->n_layer * PER_LAYER], b->x, 0, want));
+    *seconds = now() - t0;
+    return CORUN_OK;
+}
+
+/* ---- the engine -------------------------------------------------------------------------------
+ */
+
+typedef struct run_time {
+    double decode, prefill, sample; /* seconds a step, a prompt, a step's draws */
+} run_time;
+
+static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt, int32_t n_new,
+                                int32_t logprobs, run_time *t)
+{
+    corun_engine *e;
+    corun_engine_opts eo = corun_engine_opts_default();
+    eo.n_slot = width;
+    eo.n_ctx = n_prompt + n_new;
+    TRY(corun_engine_open(&e, m, &eo));
+    int32_t *prompt = mem_alloc((size_t)n_prompt, sizeof *prompt, "bench prompt");
+    corun_status st = prompt ? CORUN_OK : CORUN_ENOMEM;
+    corun_request r = {.tokens = prompt, .n_token = (size_t)n_prompt};
+    if (st == CORUN_OK) st = corun_sampling_default(m, &r.sampling);
+    r.sampling.temperature = 0;
+    r.sampling.repetition_penalty = 1;
+    r.sampling.max_tokens = n_new;
+    r.sampling.ignore_eos = true;
+    r.sampling.logprobs = logprobs;
+    for (int32_t i = 0; i < width && st == CORUN_OK; i++) {
+        for (int32_t k = 0; k < n_prompt; k++)
+            prompt[k] =
+                (int32_t)((uint32_t)(k * 7919 + i * 104729 + 17) % (uint32_t)m->net->cfg.n_vocab);
+        uint64_t id;
+        st = corun_submit(e, &r, &id);
+    }
+    corun_event ev = {.kind = CORUN_EVENT_NONE};
+    while (st == CORUN_OK && ev.kind != CORUN_EVENT_IDLE) st = corun_next(e, &ev);
+    corun_stats s;
+    if (st == CORUN_OK) st = corun_engine_stats(e, &s);
+    if (st == CORUN_OK) {
+        double steps = s.steps_decode ? (double)s.steps_decode : 1;
+        t->decode = s.seconds_decode / steps;
+        t->prefill = s.seconds_prefill / width;
+        t->sample = s.seconds_sample / (steps + (double)s.steps_prefill);
+    }
+    mem_free(prompt);
+    corun_engine_close(e);
+    return st;
+}
+
+/* ---- figures ----------------------------------------------------------------------------------
+ */
+
+static void keep_best(double *best, double v)
+{
+    if (*best == 0 || v < *best) *best = v;
+}
+
+static const int32_t widths[] = {1, 4, 16, 32};
+enum { N_WIDTH = 4, N_NEW = 32 };
+
+typedef struct figures {
+    run_time engine[N_WIDTH], scored; /* scored: width 16 with 20 log-probabilities */
+    double bare[N_WIDTH], prefill, bare_prefill;
+} figures;
+
+static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figures *f)
+{
+    int32_t prompt = o->n_ctx > N_NEW ? o->n_ctx - N_NEW / 2 : N_NEW;
+    for (int r = 0; r < o->n_repeat; r++) {
+        for (int i = 0; i < N_WIDTH; i++) {
+            double s;
+            run_time t;
+            for (int k = 0; k < 3; k++) {
+                TRY(time_bare(b, widths[i], widths[i], &s));
+                keep_best(&f->bare[i], s);
+            }
+            TRY(time_engine(m, widths[i], prompt, N_NEW, -1, &t));
+            keep_best(&f->engine[i].decode, t.decode);
+            keep_best(&f->engine[i].sample, t.sample);
+        }
+        run_time t;
+        double s;
+        TRY(time_engine(m, 1, o->n_prefill, 1, -1, &t));
+        keep_best(&f->prefill, t.prefill);
+        TRY(time_bare(b, o->n_prefill, 1, &s));
+        keep_best(&f->bare_prefill, s);
+        TRY(time_engine(m, 16, prompt, N_NEW, CORUN_MAX_TOP, &t));
+        keep_best(&f->scored.decode, t.decode);
+        keep_best(&f->scored.sample, t.sample);
+    }
+    return CORUN_OK;
+}
+
+static void print_json(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
+{
+    fprintf(out, "{\"version\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"context\":%d,\"repeat\":%d,",
+            corun_version(), m->net->o->isa, pool_size(m->threads), o->n_ctx, o->n_repeat);
+    fprintf(out, "\"decode\":[");
+    for (int i = 0; i < N_WIDTH; i++)
+        fprintf(out,
+                "%s{\"width\":%d,\"step_ms\":%.4f,\"matmul_ms\":%.4f,\"ratio\":%.4f,"
+                "\"sample_ms\":%.4f,\"tokens_per_s\":%.2f}",
+                i ? "," : "", widths[i], 1e3 * f->engine[i].decode, 1e3 * f->bare[i],
+                f->engine[i].decode / f->bare[i], 1e3 * f->engine[i].sample,
+                widths[i] / f->engine[i].decode);
+    fprintf(out,
+            "],\"prefill\":{\"tokens\":%d,\"ms\":%.4f,\"matmul_ms\":%.4f,\"ratio\":%.4f,"
+            "\"tokens_per_s\":%.2f},",
+            o->n_prefill, 1e3 * f->prefill, 1e3 * f->bare_prefill, f->prefill / f->bare_prefill,
+            o->n_prefill / f->prefill);
+    fprintf(out, "\"logprobs20\":{\"width\":16,\"step_ms\":%.4f,\"sample_ms\":%.4f}}\n",
+            1e3 * f->scored.decode, 1e3 * f->scored.sample);
+}
+
+static void print_table(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
+{
+    fprintf(out, "%s, %d threads, context %d, best of %d\n", m->net->o->isa, pool_size(m->threads),
+            o->n_ctx, o->n_repeat);
+    fprintf(out, "%-12s %10s %12s %8s %12s %10s\n", "rows", "step ms", "products ms", "ratio",
+            "sampling ms", "tokens/s");
+    for (int i = 0; i < N_WIDTH; i++)
+        fprintf(out, "%-12d %10.2f %12.2f %8.3f %12.3f %10.1f\n", widths[i],
+                1e3 * f->engine[i].decode, 1e3 * f->bare[i], f->engine[i].decode / f->bare[i],
+                1e3 * f->engine[i].sample, widths[i] / f->engine[i].decode);
+    fprintf(out, "%-12s %10.2f %12.2f %8.3f %12s %10.1f\n", "prefill", 1e3 * f->prefill,
+            1e3 * f->bare_prefill, f->prefill / f->bare_prefill, "", o->n_prefill / f->prefill);
+    fprintf(out, "with 20 log-probabilities, 16 rows: step %.2f ms, of it sampling %.3f ms\n",
+            1e3 * f->scored.decode, 1e3 * f->scored.sample);
+}
+
+corun_status bench_run(corun_model *m, const bench_opts *o, FILE *out)
+{
+    if (o->n_ctx < N_NEW || o->n_prefill < 1 || o->n_prefill > 1024 || o->n_repeat < 1 ||
+        o->n_ctx + N_NEW > m->net->cfg.n_ctx)
+        FAIL(CORUN_EINVAL, "bench: context %d, prefill %d or repeat %d is out of range", o->n_ctx,
+             o->n_prefill, o->n_repeat);
+    bare b;
+    figures f;
+    memset(&f, 0, sizeof f);
+    corun_status st = open_bare(&b, m, o->n_prefill > 32 ? o->n_prefill : 32);
+    if (st == CORUN_OK) st = measure(m, &b, o, &f);
+    close_bare(&b);
+    if (st != CORUN_OK) return st;
+    (o->json ? print_json : print_table)(&f, m, o, out);
+    return CORUN_OK;
+}
