@@ -30,10 +30,10 @@ typedef struct sim_req {
     int32_t end_at[SCHED_MAX_SAMPLE]; /* draws after which the engine ends the sample */
     int32_t n_row[SCHED_MAX_SAMPLE];  /* decode rows planned */
     int32_t n_drawn[SCHED_MAX_SAMPLE], n_noted[SCHED_MAX_SAMPLE];
-    bool ended[SCHED_MAX_SAMPLE]; /* noted */
-    int32_t pos, n_chunk;         /* prompt tokens planned */
-    int32_t n_out;                /* times moved out (its first prompt page) */
-    uint64_t trace;               /* hash of its steps: chunks, decode rows, shapes */
+    bool ended[SCHED_MAX_SAMPLE];     /* noted */
+    int32_t pos, n_chunk;             /* prompt tokens planned */
+    int32_t n_out;                    /* times moved out (its first prompt page) */
+    uint64_t trace[SCHED_MAX_SAMPLE]; /* hash of a sample's steps: chunks, positions, shapes */
 } sim_req;
 
 typedef struct sim_flight {
@@ -233,6 +233,8 @@ static inline void sim_row(sim *m, const step *st, int32_t at)
                          : w->pos + w->q_len == r->n_token && r->max_new ? STEP_WANT_LAST
                                                                          : STEP_WANT_NONE;
         if (w->want != want) SIM_FAIL("prompt row %d wants %d", at, (int)w->want);
+        for (const sim_req *e = m->req; e < r && !w->pos; e++)
+            if (!e->pos && !e->cancelled) SIM_FAIL("request %d overtakes", (int)r->id);
         r->pos += w->q_len;
         r->n_chunk++;
     } else {
@@ -246,8 +248,10 @@ static inline void sim_row(sim *m, const step *st, int32_t at)
         r->n_row[sample]++;
         m->n_live_rows++;
     }
-    r->trace = sim_mix(r->trace, prompt ? sim_mix((uint64_t)w->pos, (uint64_t)w->q_len) : 0);
-    r->trace = sim_mix(r->trace, m->o.planner == SCHED_PLAN_CORUN ? (uint64_t)st->n_row : 0);
+    uint64_t shape = m->o.planner == SCHED_PLAN_CORUN ? (uint64_t)st->n_row : 0;
+    for (int32_t i = sample; i < (prompt ? r->n_sample : sample + 1); i++)
+        r->trace[i] = sim_mix(sim_mix(r->trace[i], (uint64_t)w->pos << 32 | (uint64_t)w->q_len),
+                              shape << 1 | prompt);
     for (int32_t i = 0; i < w->pos; i++)
         if (m->page[w->page[i / SIM_PT]][i % SIM_PT] != sim_cell(r, sample, i))
             SIM_FAIL("row %d of request %d sample %d reads a wrong cell at %d", at, (int)r->id,
@@ -322,7 +326,7 @@ static inline void sim_run(sim *m, const sched_plan *p)
     if (!n_live || n_tok > m->lim.max_tok) SIM_FAIL("step of %d rows, %d tokens", n_live, n_tok);
     if (m->o.planner == SCHED_PLAN_CORUN && st->kind == STEP_DECODE && st->n_row != m->o.n_slot)
         SIM_FAIL("decode step of %d rows", st->n_row);
-    if (m->o.planner == SCHED_PLAN_DYNAMIC && st->kind == STEP_MIXED && n_tok - n_live > m->o.chunk)
+    if (m->o.planner == SCHED_PLAN_DYNAMIC && st->kind == STEP_MIXED && n_tok > m->o.chunk)
         SIM_FAIL("mixed step of %d tokens", n_tok);
     sim_lanes(m, st, f);
     m->n_step++;

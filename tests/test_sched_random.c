@@ -51,8 +51,8 @@ static void random_opts(sim *m, sched_opts *o, sched_planner planner, int32_t la
                       .chunk = chunk[sim_below(m, 7)],
                       .max_request = 1 + sim_below(m, 12),
                       .lag = lag};
-    int32_t swap = sim_below(m, 4);
-    o->n_swap = swap == 0 ? 0 : swap == 1 ? sim_below(m, o->n_page) : o->n_page - 1;
+    int32_t swap = sim_below(m, 8); /* often more than the pool: many admitted, many moves */
+    o->n_swap = swap == 0 ? 0 : swap < 3 ? sim_below(m, o->n_page) : (swap - 2) * (o->n_page - 1);
 }
 
 static void stream(uint64_t seed, totals *t)
