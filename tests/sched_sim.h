@@ -30,8 +30,9 @@ typedef struct sim_req {
     int32_t end_at[SCHED_MAX_SAMPLE]; /* draws after which the engine ends the sample */
     int32_t n_row[SCHED_MAX_SAMPLE];  /* decode rows planned */
     int32_t n_drawn[SCHED_MAX_SAMPLE], n_noted[SCHED_MAX_SAMPLE];
-    bool ended[SCHED_MAX_SAMPLE];     /* noted */
-    int32_t pos, n_chunk;             /* prompt tokens planned */
+    bool ended[SCHED_MAX_SAMPLE]; /* noted */
+    int32_t pos, n_chunk;         /* prompt tokens and rows planned */
+    int32_t n_prompt_flight;
     int32_t n_out;                    /* times moved out (its first prompt page) */
     uint64_t trace[SCHED_MAX_SAMPLE]; /* hash of a sample's steps: chunks, positions, shapes */
 } sim_req;
@@ -41,6 +42,8 @@ typedef struct sim_flight {
     int32_t n, n_row, max;
     sched_result *res;
     int32_t *row_seq; /* of prompt rows */
+    step st;          /* its arrays must stay as they are until it is noted */
+    uint64_t hash;
 } sim_flight;
 
 typedef struct sim {
@@ -237,6 +240,7 @@ static inline void sim_row(sim *m, const step *st, int32_t at)
             if (!e->pos && !e->cancelled) SIM_FAIL("request %d overtakes", (int)r->id);
         r->pos += w->q_len;
         r->n_chunk++;
+        r->n_prompt_flight++;
     } else {
         if (w->q_len != 1 || w->pos != r->n_token + r->n_row[sample] ||
             w->pos >= r->n_token + r->max_new - 1)
@@ -297,6 +301,23 @@ static inline void sim_lanes(sim *m, const step *st, sim_flight *f)
     }
 }
 
+static inline uint64_t sim_hash_step(const step *st)
+{
+    uint64_t h = st->id;
+    for (int32_t i = 0; i < st->n_row; i++) {
+        const step_row *w = &st->row[i];
+        h = sim_mix(h, (uint64_t)w->pos << 32 | (uint32_t)w->seq);
+        h = sim_mix(h, (uint64_t)w->q_len << 32 | (uint32_t)w->slot);
+        h = sim_mix(h, (uint64_t)w->want << 32 | (uint32_t)w->tok_first);
+        for (int32_t j = 0; j < w->n_page; j++) h = sim_mix(h, (uint64_t)w->page[j]);
+    }
+    for (int32_t i = 0; i < st->n_tok; i++) h = sim_mix(h, (uint64_t)st->tok[i]);
+    for (int32_t i = 0; i < st->n_lane; i++)
+        h = sim_mix(sim_mix(h, (uint64_t)st->lane[i].row << 32 | (uint32_t)st->lane[i].slot),
+                    (uint64_t)st->lane[i].seq);
+    return h;
+}
+
 static inline void sim_run(sim *m, const sched_plan *p)
 {
     const step *st = &p->step;
@@ -329,6 +350,8 @@ static inline void sim_run(sim *m, const sched_plan *p)
     if (m->o.planner == SCHED_PLAN_DYNAMIC && st->kind == STEP_MIXED && n_tok > m->o.chunk)
         SIM_FAIL("mixed step of %d tokens", n_tok);
     sim_lanes(m, st, f);
+    f->st = *st;
+    f->hash = sim_hash_step(st);
     m->n_step++;
 }
 
@@ -358,6 +381,7 @@ static inline bool sim_plan(sim *m)
 static inline void sim_note(sim *m)
 {
     sim_flight *f = &m->flight[m->first];
+    if (sim_hash_step(&f->st) != f->hash) SIM_FAIL("step %d changed in flight", (int)f->id);
     m->first = (m->first + 1) % 2;
     m->n_flight--;
     for (int32_t i = f->n - 1; i > 0; i--) { /* any order */
@@ -380,7 +404,7 @@ static inline void sim_note(sim *m)
     }
     for (int32_t i = 0; i < f->n_row; i++) {
         sim_req *r = sim_req_of(m, f->row_seq[i]);
-        if (r->max_new || r->pos < r->n_token) continue;
+        if (--r->n_prompt_flight || r->max_new || r->pos < r->n_token || r->cancelled) continue;
         for (int32_t k = 0; k < r->n_sample; k++) r->ended[k] = true;
         sim_finish(r);
     }

@@ -515,31 +515,34 @@ static void test_late_row(void **state)
     sim_close(&m);
 }
 
-static void test_plans_stay_valid(void **state)
+/* A request with nothing left to run gives its pages up at once instead of moving out. */
+static void test_nothing_to_keep(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
-    o.lag = 1;
-    sim_open(&m, &o, 13);
-    sim_must_add(&m, 1, 30, 50, 3);
-    sim_must_add(&m, 2, 30, 50, 3);
-    static int32_t page[64];
-    while (sim_plan(&m)) {
-        sched_plan p = m.last;
-        int32_t n = 0;
-        for (int32_t i = 0; i < p.step.n_row; i++)
-            for (int32_t j = 0; j < p.step.row[i].n_page; j++) page[n++] = p.step.row[i].page[j];
-        if (m.n_flight == 2) sim_note(&m);
-        if (!sim_plan(&m)) break;
-        n = 0;
-        for (int32_t i = 0; i < p.step.n_row; i++)
-            for (int32_t j = 0; j < p.step.row[i].n_page; j++)
-                assert_int_equal(page[n++], p.step.row[i].page[j]);
+    for (int v = 0; v < 2; v++) {
+        sched_opts o = base_opts();
+        o.lag = 1;
+        o.eager = true;
+        o.n_page = 5;
+        sim_open(&m, &o, 13);
+        sim_must_add(&m, 1, 16, 40, 1);
+        if (v) sim_must_add(&m, 2, 16, 17, 1); /* its last draw: one step before 1 needs a page */
+        while (m.req[0].n_row[0] < 16) sim_turn(&m);
+        if (!v) {
+            sim_must_add(&m, 2, 32, 0, 1); /* scored while 1 holds 2 of 4 pages */
+            sim_turn(&m);
+        }
+        assert_int_equal(stats().page_free, 0);
+        assert_int_equal(m.n_flight, 1);
+        assert_false(m.req[1].finished);
+        assert_true(sim_plan(&m));
+        assert_int_equal(m.last.n_move, 0);
+        assert_int_equal(m.req[0].n_row[0], 17);
         sim_note(&m);
+        assert_true(m.req[1].finished);
+        sim_run_all(&m);
+        sim_close(&m);
     }
-    while (m.n_flight) sim_note(&m);
-    sim_run_all(&m);
-    sim_close(&m);
 }
 
 static void test_note_errors(void **state)
@@ -637,6 +640,27 @@ static void test_dynamic_mixes(void **state)
     sim_close(&m);
 }
 
+/* More first draws than a step has lanes: the rest of the prompts wait. */
+static void test_lanes_are_bounded(void **state)
+{
+    (void)state;
+    sched_opts o = base_opts();
+    o.planner = SCHED_PLAN_DYNAMIC;
+    o.chunk = 200;
+    o.n_slot = 8;
+    o.n_page = 13;
+    sim_open(&m, &o, 19);
+    for (uint64_t i = 1; i <= 6; i++) /* one sample at a time, so slots are left for others */
+        sim_must_add(&m, i, 1, 96, SCHED_MAX_SAMPLE);
+    assert_true(sim_turn(&m));
+    assert_int_equal(m.last.step.n_row, 4);
+    assert_int_equal(m.last.step.n_lane, 4 * SCHED_MAX_SAMPLE);
+    for (int32_t i = 0; i < 6; i++)
+        for (int32_t k = 1; k < SCHED_MAX_SAMPLE; k++) m.req[i].end_at[k] = 2 + k % 3;
+    sim_run_all(&m);
+    sim_close(&m);
+}
+
 /* The same request alone and among others: under corun its steps are the same, under dynamic the
  * cuts of its prompt are seen to move. */
 static void test_plan_is_its_own(void **state)
@@ -699,11 +723,12 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_cancel_in_flight),
         cmocka_unit_test(test_late_row),
-        cmocka_unit_test(test_plans_stay_valid),
+        cmocka_unit_test(test_nothing_to_keep),
         cmocka_unit_test(test_note_errors),
         cmocka_unit_test(test_dead_rows),
         cmocka_unit_test(test_chunks_alternate),
         cmocka_unit_test(test_dynamic_mixes),
+        cmocka_unit_test(test_lanes_are_bounded),
         cmocka_unit_test(test_plan_is_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,7 +50,8 @@ static void random_opts(sim *m, sched_opts *o, sched_planner planner, int32_t la
                       .n_page = 3 + sim_below(m, 30),
                       .chunk = chunk[sim_below(m, 7)],
                       .max_request = 1 + sim_below(m, 12),
-                      .lag = lag};
+                      .lag = lag,
+                      .eager = sim_below(m, 2)};
     int32_t swap = sim_below(m, 8); /* often more than the pool: many admitted, many moves */
     o->n_swap = swap == 0 ? 0 : swap < 3 ? sim_below(m, o->n_page) : (swap - 2) * (o->n_page - 1);
 }

@@ -95,6 +95,8 @@ corun_status sched_check(const sched *s)
         const request *r = &s->req[s->adm[i]];
         TRY(check_request(s, r));
         if (r->out != (i >= s->n_in)) BROKEN("admitted request %d is on the wrong side", i);
+        if (r->phase == REQ_PROMPT && i != s->n_adm - 1)
+            BROKEN("admitted request %d is in its prompt and not the youngest", i);
         sum += r->full_pages;
         n_run += r->n_run;
     }

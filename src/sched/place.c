@@ -85,6 +85,7 @@ void place_sit(sched *s, request *r, sequence *q, int32_t slot)
 int32_t place_reserve(const sched *s)
 {
     int32_t n = s->n_run;
+    if (s->o.eager) return 0;
     for (int32_t i = 0; i < s->n_in; i++) {
         const request *r = &s->req[s->adm[i]];
         if (r->phase == REQ_PROMPT) n += r->n_prompt_page - r->n_have;
@@ -145,7 +146,6 @@ bool place_evict(sched *s)
         sequence *q = &r->seq[i];
         if (q->state == SEQ_LAST || q->state == SEQ_DONE) place_release(s, r, q);
         if (q->state != SEQ_RUN) continue;
-        if (s->slot[q->slot].fresh == seq_handle(s, r, i)) s->slot[q->slot].fresh = -1;
         place_leave_slot(s, r, q);
         q->state = SEQ_WAIT;
         q->ready = 0;
@@ -242,7 +242,6 @@ static void bring_in(sched *s)
     while (s->n_in < s->n_adm) {
         request *r = &s->req[s->adm[s->n_in]];
         int32_t need = r->n_out;
-        if (r->n_flight) return;
         if (s->n_in) {
             if (r->phase == REQ_SAMPLES && place_slot_free(s) < 0) return;
             need +=
@@ -268,25 +267,22 @@ static int32_t count_ready(const sched *s)
 
 int32_t place_ready(sched *s)
 {
-    for (;;) {
-        int32_t n_before = s->n_in;
-        for (int32_t i = 0; i < s->n_in; i++) grow_running(s, &s->req[s->adm[i]]);
-        for (int32_t i = 0; i < s->n_in; i++) seat_waiting(s, &s->req[s->adm[i]]);
-        if (!s->evicted) bring_in(s);
-        int32_t n = count_ready(s);
-        /* A request that moved itself out leaves slots to older ones: look again. */
-        if (n || s->n_in >= n_before || s->fault != CORUN_OK) return n;
-    }
+    for (int32_t i = 0; i < s->n_in; i++) grow_running(s, &s->req[s->adm[i]]);
+    for (int32_t i = 0; i < s->n_in; i++) seat_waiting(s, &s->req[s->adm[i]]);
+    if (!s->evicted) bring_in(s);
+    return count_ready(s);
 }
 
-request *place_admit(sched *s)
+/* Head of the queue into the pool, if the rules allow it; NULL otherwise. */
+static request *admit(sched *s)
 {
     if (s->queue_head < 0 || s->n_in != s->n_adm || s->evicted) return NULL;
     request *r = &s->req[s->queue_head];
     if (s->n_adm) {
         int64_t swap = s->sum_full - s->req[s->adm[0]].full_pages + r->full_pages;
         if (swap > s->o.n_swap) return NULL;
-        if (s->pool.n_free < r->n_prompt_page + (r->max_new > 1) + place_reserve(s)) return NULL;
+        int32_t need = s->o.eager ? 1 : r->n_prompt_page + (r->max_new > 1) + place_reserve(s);
+        if (s->pool.n_free < need) return NULL;
     }
     if (r->max_new > 0) {
         int32_t n = place_slots_free(s);
@@ -308,6 +304,12 @@ request *place_admit(sched *s)
     r->phase = REQ_PROMPT;
     r->self = true;
     return r;
+}
+
+request *place_prompt(sched *s)
+{
+    request *r = s->n_in ? &s->req[s->adm[s->n_in - 1]] : NULL;
+    return r && r->phase == REQ_PROMPT ? r : admit(s);
 }
 
 void place_retire(sched *s, request *r)

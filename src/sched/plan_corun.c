@@ -6,8 +6,7 @@
 /* One chunk of the prompt in work or of the next request. */
 static bool prompt_step(sched *s)
 {
-    request *r = s->n_in ? &s->req[s->adm[s->n_in - 1]] : NULL;
-    if (!r || r->phase != REQ_PROMPT) r = place_admit(s);
+    request *r = place_prompt(s);
     if (!r || !rows_prompt(s, r, s->o.chunk)) return false;
     s->cur->kind = STEP_PREFILL;
     /* Work that fills no slot lets the running streams through first. */

@@ -45,7 +45,7 @@ bool rows_prompt(sched *s, request *r, int32_t max)
     int32_t len = min_i(max, r->n_token - r->pos), end = r->pos + len;
     int32_t n_page = ceil_div(end, s->o.page_tokens);
     bool last = end == r->n_token;
-    if (n_page - r->n_have > s->pool.n_free || b->n_row == s->max.max_row) return false;
+    if (n_page - r->n_have > s->pool.n_free) return false;
     if (last && r->max_new && b->n_lane + r->n_sample > s->max.max_lane) return false;
     while (r->n_have < n_page) r->prompt[r->n_have++] = pages_take(&s->pool);
     step_want want = r->want_all ? STEP_WANT_ALL : STEP_WANT_NONE;

@@ -38,6 +38,7 @@ typedef struct sched_opts {
     int32_t chunk;       /* corun: the grid; dynamic: token budget of a step */
     int32_t max_request; /* alive at one time (queued ones included) */
     int32_t lag;         /* 0 or 1 */
+    bool eager;          /* keep no room for what those in the pool will ask for: more moves */
 } sched_opts;
 
 typedef struct sched_request {

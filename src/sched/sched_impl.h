@@ -120,21 +120,22 @@ int32_t place_slot_free(const sched *s);
 /* A row of request.tail for a sample; false: k_max are taken. */
 bool place_take_tail(request *r, sequence *q);
 void place_sit(sched *s, request *r, sequence *q, int32_t slot);
-/* Pages that running sequences and begun prompts in the pool may soon ask for. */
+/* Pages that running sequences and begun prompts in the pool may soon ask for (eager: 0). */
 int32_t place_reserve(const sched *s);
 /* The youngest request in the pool moves out; false: it is the only one. */
 bool place_evict(sched *s);
 /* Gets decode rows ready, oldest request first: the next page of each running sequence (moving
  * the youngest out as needed), seats for waiting ones, requests back in. Returns their number. */
 int32_t place_ready(sched *s);
-/* Head of the queue into the pool, if the rules allow it; NULL otherwise. */
-request *place_admit(sched *s);
+/* The request whose prompt is next: the one begun (only the youngest in the pool can be), else the
+ * head of the queue, which this admits if the rules allow it; else NULL. */
+request *place_prompt(sched *s);
 /* Out of the list of admitted requests: nothing of it is in flight and it holds no page. */
 void place_retire(sched *s, request *r);
 
 /* ---- rows.c: rows and lanes of the step in work --------------------------------------------- */
 
-/* The next up to max tokens of a prompt; false: no room for its pages, row or lanes. */
+/* The next up to max tokens of a prompt; false: no room for its pages or lanes. */
 bool rows_prompt(sched *s, request *r, int32_t max);
 /* One row a ready sequence; fixed: row index is the slot and empty slots are dead rows. */
 void rows_decode(sched *s, bool fixed);
