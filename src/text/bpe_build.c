@@ -94,10 +94,10 @@ static uint32_t bytes_hash(const char *s, size_t len)
     return (uint32_t)(h >> 32);
 }
 
-static bool tok_is(const bpe *t, int32_t id, uint32_t hash, const char *s, size_t len)
+static bool tok_is(const bpe *t, int32_t id, const char *s, size_t len)
 {
     const bpe_tok *k = &t->tok[id];
-    return k->hash == hash && k->len == len && !memcmp(t->arena.data + k->off, s, len);
+    return k->len == len && !memcmp(t->arena.data + k->off, s, len);
 }
 
 int32_t bpe_map_find(const bpe *t, const bpe_map *m, const char *s, size_t len)
@@ -105,27 +105,28 @@ int32_t bpe_map_find(const bpe *t, const bpe_map *m, const char *s, size_t len)
     if (!m->n) return -1;
     uint32_t hash = bytes_hash(s, len);
     for (size_t i = hash & (m->n - 1);; i = (i + 1) & (m->n - 1)) {
-        if (m->slot[i] < 0) return -1;
-        if (tok_is(t, m->slot[i], hash, s, len)) return m->slot[i];
+        const bpe_slot *k = &m->slot[i];
+        if (k->id < 0) return -1;
+        if (k->hash == hash && tok_is(t, k->id, s, len)) return k->id;
     }
 }
 
-static void map_put(const bpe *t, bpe_map *m, int32_t id)
+static void map_put(bpe_map *m, bpe_slot what)
 {
-    size_t i = t->tok[id].hash & (m->n - 1);
-    while (m->slot[i] >= 0) i = (i + 1) & (m->n - 1);
-    m->slot[i] = id;
+    size_t i = what.hash & (m->n - 1);
+    while (m->slot[i].id >= 0) i = (i + 1) & (m->n - 1);
+    m->slot[i] = what;
     m->used++;
 }
 
-static corun_status map_room(const bpe *t, bpe_map *m)
+static corun_status map_room(bpe_map *m)
 {
     if (m->used * 2 < m->n) return CORUN_OK;
     bpe_map big = {.n = m->n ? m->n * 2 : 1024};
     if (!MEM_NEW(big.slot, big.n)) return CORUN_ENOMEM;
     memset(big.slot, 0xFF, big.n * sizeof *big.slot);
     for (size_t i = 0; i < m->n; i++)
-        if (m->slot[i] >= 0) map_put(t, &big, m->slot[i]);
+        if (m->slot[i].id >= 0) map_put(&big, m->slot[i]);
     mem_free(m->slot);
     *m = big;
     return CORUN_OK;
@@ -160,16 +161,15 @@ static corun_status tok_set(bpe *t, int32_t id, size_t off, uint32_t flags)
     TRY(buf_status(&t->arena));
     TRY(tok_room(t, id));
     bpe_map *m = flags & BPE_TOK_MAPPED ? &t->mapped : &t->literal;
-    TRY(map_room(t, m));
+    TRY(map_room(m));
     const char *s = t->arena.data ? t->arena.data + off : "";
     size_t len = t->arena.len - off;
     if (t->tok[id].flags) FAIL(CORUN_EFORMAT, "%s: token id %d is given twice", t->what, id);
     if (bpe_map_find(t, m, s, len) >= 0)
         FAIL(CORUN_EFORMAT, "%s: tokens %d and %d have the same text", t->what,
              bpe_map_find(t, m, s, len), id);
-    t->tok[id] = (bpe_tok){
-        .off = (uint32_t)off, .len = (uint32_t)len, .hash = bytes_hash(s, len), .flags = flags};
-    map_put(t, m, id);
+    t->tok[id] = (bpe_tok){.off = (uint32_t)off, .len = (uint32_t)len, .flags = flags};
+    map_put(m, (bpe_slot){.id = id, .hash = bytes_hash(s, len)});
     return CORUN_OK;
 }
 

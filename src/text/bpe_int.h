@@ -18,7 +18,6 @@
 
 typedef struct bpe_tok {
     uint32_t off, len; /* raw bytes, in the arena */
-    uint32_t hash;     /* of the raw bytes */
     uint32_t flags;    /* 0: no token has this id */
 } bpe_tok;
 
@@ -53,9 +52,14 @@ typedef struct bpe_name {
     char *name, *text;
 } bpe_name;
 
-/* Ids by raw bytes, open addressing; n slots, a power of two, -1: free. */
+typedef struct bpe_slot {
+    int32_t id;    /* -1: free */
+    uint32_t hash; /* of the raw bytes */
+} bpe_slot;
+
+/* Ids by raw bytes, open addressing; n slots, a power of two. */
 typedef struct bpe_map {
-    int32_t *slot;
+    bpe_slot *slot;
     size_t n, used;
 } bpe_map;
 

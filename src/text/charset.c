@@ -115,10 +115,12 @@ corun_status charset_add_gc(charset *s, const char *prefix)
     return CORUN_OK;
 }
 
-corun_status charset_add_word(charset *s)
+corun_status charset_add_word(charset *s, bool in_class)
 {
     static const char *const gc[] = {"L", "M", "Nd", "Nl", "Pc"};
+    static const unicode_range latin1[] = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}};
     for (size_t i = 0; i < sizeof gc / sizeof *gc; i++) TRY(charset_add_gc(s, gc[i]));
+    if (!in_class) TRY(charset_add_ranges(s, latin1, sizeof latin1 / sizeof *latin1));
     return charset_add_ranges(s, unicode_word_more, unicode_word_more_n);
 }
 

@@ -22,7 +22,9 @@ bool charset_equal(const charset *a, const charset *b);
  * letter) or one of our scripts. Case, space, '-' and '_' do not matter. *known false: no such
  * name. */
 corun_status charset_add_property(charset *s, const char *name, size_t len, bool *known);
-corun_status charset_add_word(charset *s); /* \w as the reference's engine has it */
+/* \w as the reference's engine has it: outside of [...] six numbers of Latin-1 are in, and other
+ * numbers of category No are not. */
+corun_status charset_add_word(charset *s, bool in_class);
 corun_status charset_add_gc(charset *s, const char *prefix);
 
 #endif

@@ -18,6 +18,7 @@ typedef struct parser {
     pattern_src *o;
     bool icase[MAX_DEPTH + 1]; /* (?i) is on, for each open group */
     int depth;
+    bool in_class;    /* inside [...] */
     bool item;        /* a quantifier may follow */
     bool group_start; /* nothing but (?i) came since the group began */
     uint32_t last;    /* the literal just before, under (?i); 0: none */
@@ -207,8 +208,8 @@ static corun_status escape(parser *p, bool *is_set, charset *set, uint32_t *c)
     switch (e) {
     case 'd': return charset_add_gc(set, "Nd");
     case 'D': TRY(charset_add_gc(set, "Nd")); return charset_invert(set);
-    case 'w': return charset_add_word(set);
-    case 'W': TRY(charset_add_word(set)); return charset_invert(set);
+    case 'w': return charset_add_word(set, p->in_class);
+    case 'W': TRY(charset_add_word(set, p->in_class)); return charset_invert(set);
     case 's': return charset_add_ranges(set, unicode_space, unicode_space_n);
     case 'S':
         TRY(charset_add_ranges(set, unicode_space, unicode_space_n));
@@ -322,7 +323,9 @@ static corun_status class_atom(parser *p)
 {
     charset set = {0};
     p->at++;
+    p->in_class = true;
     corun_status st = class_body(p, &set, 0);
+    p->in_class = false;
     if (st == CORUN_OK) st = emit_set(p, &set);
     charset_free(&set);
     p->item = true;
@@ -340,7 +343,7 @@ static corun_status word_boundary(parser *p, bool inverted)
         TRY(emit_text(p, parts[inverted][i]));
         if (i == 4) break;
         charset w = {0};
-        corun_status st = charset_add_word(&w);
+        corun_status st = charset_add_word(&w, false);
         if (st == CORUN_OK) st = emit_set(p, &w);
         charset_free(&w);
         TRY(st);
