@@ -153,12 +153,13 @@ static bool is_ignorable(int32_t cp)
            cp == ':' || cp == 0xb7 || cp == 0x2018 || cp == 0x2019 || cp == 0x2024 || cp == 0x2027;
 }
 
-/* A capital sigma at byte i ends a word: it becomes the final form. */
-static bool final_sigma(const tval *v, size_t i)
+/* A capital sigma at byte i ends a word that began at `from` or after: it becomes the final form.
+ */
+static bool final_sigma(const tval *v, size_t from, size_t i)
 {
     bool cased = false;
     int n;
-    for (size_t p = i; p > 0 && !cased;) {
+    for (size_t p = i; p > from && !cased;) {
         for (p--; p > 0 && ((unsigned char)v->u.s[p] & 0xc0) == 0x80;) p--;
         int32_t cp = tstr_cp(v->u.s + p, &n);
         cased = is_cased(cp) && !is_ignorable(cp);
@@ -173,13 +174,13 @@ static bool final_sigma(const tval *v, size_t i)
     return true;
 }
 
-static void put_lower(tctx *c, tsb *b, const tval *v, size_t i, int32_t cp)
+static void put_lower(tctx *c, tsb *b, const tval *v, size_t from, size_t i, int32_t cp)
 {
     if (cp == 0x130) { /* dotted capital I */
         tsb_put(c, b, "i\xcc\x87", 3);
         return;
     }
-    if (cp == 0x3a3 && final_sigma(v, i))
+    if (cp == 0x3a3 && final_sigma(v, from, i))
         tsb_cp(c, b, 0x3c2);
     else
         tsb_cp(c, b, utf8proc_tolower(cp));
@@ -189,6 +190,7 @@ corun_status tstr_case(tctx *c, const tval *v, tcase how, tval *out)
 {
     tsb b = {0};
     bool first = true; /* of the string, or of a word */
+    size_t from = 0;
     TRY(tpl_charge(c, v->len / 4));
     for (size_t i = 0; i < v->len;) {
         int n;
@@ -200,7 +202,8 @@ corun_status tstr_case(tctx *c, const tval *v, tcase how, tval *out)
         if (how == CASE_UPPER || (first && how != CASE_LOWER))
             put_upper(c, &b, cp, how == CASE_TITLE || how == CASE_CAPITAL);
         else
-            put_lower(c, &b, v, i, cp);
+            put_lower(c, &b, v, from, i, cp);
+        if (first && how == CASE_TITLE_FILTER) from = i + (size_t)n;
         first = breaks;
         i += (size_t)n;
     }

@@ -514,22 +514,54 @@ static corun_status eval_dict(tctx *c, const tnode *n, tval *out)
     return tpl_dict(c, pairs, count, out);
 }
 
-/* Kids from 1 on. */
-static corun_status eval_args(tctx *c, const tnode *n, targs *a)
+static corun_status add_keyword(tctx *c, targs *a, const char *name, uint32_t len, const tval *v)
 {
+    for (int i = 0; i < a->n_kw; i++)
+        if (a->kw[i].len == len && memcmp(a->kw[i].name, name, len) == 0)
+            return tpl_fail(c, "the keyword argument '%.*s' is given twice", (int)len, name);
+    a->kw[a->n_kw++] = (tkw){name, len, *v};
+    return CORUN_OK;
+}
+
+/* *args and **kwargs, which stand last. */
+static corun_status eval_stars(tctx *c, const tnode *n, tval *star, tval *stars)
+{
+    int i = n->n - (n->op & CALL_STAR ? 1 : 0) - (n->op & CALL_STARS ? 1 : 0);
+    *star = *stars = (tval){.kind = T_ABSENT};
+    if (n->op & CALL_STAR) TRY(tpl_eval(c, n->kid[i++], star));
+    if (n->op & CALL_STARS) TRY(tpl_eval(c, n->kid[i], stars));
+    if (stars->kind != T_ABSENT && stars->kind != T_DICT)
+        return tpl_fail(c, "the argument after ** must be a mapping");
+    return CORUN_OK;
+}
+
+corun_status tpl_eval_args(tctx *c, const tnode *n, int room, targs *a)
+{
+    tval star = {.kind = T_ABSENT}, stars = star, v, *pos;
+    const tval *more = NULL;
+    uint32_t n_more = 0, n_pair = 0;
     int n_pos = n->n - 1 - n->n_kw;
-    tval *v;
-    tkw *kw = NULL;
-    TPL_NEW(&c->a, v, (size_t)n_pos);
-    if (n->n_kw) TPL_NEW(&c->a, kw, (size_t)n->n_kw);
-    for (int i = 0; i < n_pos; i++) TRY(tpl_eval(c, n->kid[1 + i], &v[i]));
+    if (n->kind == N_CALL && n->op) {
+        n_pos -= (n->op & CALL_STAR ? 1 : 0) + (n->op & CALL_STARS ? 1 : 0);
+        TRY(eval_stars(c, n, &star, &stars));
+        if (star.kind != T_ABSENT) TRY(tpl_items(c, &star, &more, &n_more));
+        if (stars.kind == T_DICT) n_pair = stars.len;
+    }
+    TRY(tpl_list(c, &pos, (size_t)n_pos + n_more));
+    *a = (targs){.v = pos, .n = n_pos + (int)n_more};
+    if (n->n_kw || n_pair || room) TPL_NEW(&c->a, a->kw, (size_t)(n->n_kw + room) + n_pair);
+    for (int i = 0; i < n_pos; i++) TRY(tpl_eval(c, n->kid[1 + i], &pos[i]));
+    if (n_more) memcpy(pos + n_pos, more, n_more * sizeof *pos);
     for (int i = 0; i < n->n_kw; i++) {
         const tname *name = &c->t->names[n->names[i]];
-        kw[i].name = name->s;
-        kw[i].len = name->len;
-        TRY(tpl_eval(c, n->kid[1 + n_pos + i], &kw[i].v));
+        TRY(tpl_eval(c, n->kid[1 + n_pos + i], &v));
+        TRY(add_keyword(c, a, name->s, name->len, &v));
     }
-    *a = (targs){v, n_pos, kw, n->n_kw};
+    for (uint32_t i = 0; i < n_pair; i++) {
+        const tpair *p = &stars.u.d[i];
+        if (p->k.kind != T_STR) return tpl_fail(c, "keywords must be strings");
+        TRY(add_keyword(c, a, p->k.u.s, p->k.len, &p->v));
+    }
     return CORUN_OK;
 }
 
@@ -549,7 +581,7 @@ static corun_status eval_call(tctx *c, const tnode *n, tval *out)
     tval f;
     targs a;
     TRY(tpl_eval(c, n->kid[0], &f));
-    TRY(eval_args(c, n, &a));
+    TRY(tpl_eval_args(c, n, 0, &a));
     c->line = n->line;
     return tpl_call_value(c, &f, &a, out);
 }
@@ -567,7 +599,7 @@ static corun_status eval_filter(tctx *c, const tnode *n, const tval *in, tval *o
     } else {
         v = *in;
     }
-    TRY(eval_args(c, n, &a));
+    TRY(tpl_eval_args(c, n, 0, &a));
     c->line = n->line;
     return tpl_filter(c, n->id, &v, &a, out);
 }
@@ -583,7 +615,7 @@ static corun_status eval_test(tctx *c, const tnode *n, tval *out)
     targs a;
     bool r;
     TRY(tpl_eval(c, n->kid[0], &v));
-    TRY(eval_args(c, n, &a));
+    TRY(tpl_eval_args(c, n, 0, &a));
     c->line = n->line;
     TRY(tpl_test(c, n->id, &v, &a, &r));
     *out = tv_bool(r);

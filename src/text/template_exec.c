@@ -274,25 +274,15 @@ static corun_status macro_value(tctx *c, const tnode *def, tval *out)
 /* {% call f(x) %}: f with one keyword argument more. */
 static corun_status exec_call(tctx *c, const tnode *n)
 {
-    const tnode *call = n->kid[0];
-    int n_pos = call->n - 1 - call->n_kw;
-    tval f, v, *pos;
-    tkw *kw;
-    TPL_NEW(&c->a, pos, (size_t)n_pos);
-    TPL_NEW(&c->a, kw, (size_t)call->n_kw + 1);
-    TRY(tpl_eval(c, call->kid[0], &f));
-    for (int i = 0; i < n_pos; i++) TRY(tpl_eval(c, call->kid[1 + i], &pos[i]));
-    for (int i = 0; i < call->n_kw; i++) {
-        const tname *name = &c->t->names[call->names[i]];
-        kw[i].name = name->s;
-        kw[i].len = name->len;
-        TRY(tpl_eval(c, call->kid[1 + n_pos + i], &kw[i].v));
-    }
-    kw[call->n_kw] = (tkw){.name = "caller", .len = 6};
-    TRY(macro_value(c, n->kid[1], &kw[call->n_kw].v));
+    tval f, v;
+    targs a;
+    TRY(tpl_eval(c, n->kid[0]->kid[0], &f));
+    TRY(tpl_eval_args(c, n->kid[0], 1, &a));
+    a.kw[a.n_kw] = (tkw){.name = "caller", .len = 6};
+    TRY(macro_value(c, n->kid[1], &a.kw[a.n_kw++].v));
     c->line = n->line;
     if (f.kind != T_MACRO) return tpl_fail(c, "'call' needs a macro");
-    TRY(tpl_call_value(c, &f, &(targs){pos, n_pos, kw, call->n_kw + 1}, &v));
+    TRY(tpl_call_value(c, &f, &a, &v));
     return tpl_put_str(c, c->out, &v);
 }
 

@@ -284,8 +284,7 @@ static corun_status f_last(tctx *c, const tval *in, const tval *a, tval *out)
     const tval *items;
     uint32_t n;
     (void)a;
-    if (in->kind == T_ITER || in->kind == T_UNDEF)
-        return tpl_fail(c, "'%s' object is not reversible", tpl_kind_name(in));
+    if (in->kind == T_ITER) return tpl_fail(c, "'%s' object is not reversible", tpl_kind_name(in));
     TRY(tpl_items(c, in, &items, &n));
     *out = n ? items[n - 1] : tv_hint("No last item, sequence was empty.", 33);
     return CORUN_OK;
@@ -386,6 +385,7 @@ static corun_status f_map(tctx *c, const tval *in, const targs *a, tval *out)
     tval *done, attr = {.kind = T_ABSENT}, fallback = {.kind = T_ABSENT};
     uint32_t n;
     int id = -1;
+    if (!tpl_truth(in)) return tpl_iter(c, NULL, 0, out); /* whatever it is, and the arguments */
     TRY(tpl_items(c, in, &items, &n));
     if (a->n == 0) {
         tval slots[2];
@@ -419,6 +419,7 @@ static corun_status choose(tctx *c, const tval *in, const targs *a, bool by_attr
     tval *kept;
     uint32_t n, n_kept = 0;
     int skip = by_attr ? 1 : 0, id = -1;
+    if (!tpl_truth(in)) return tpl_iter(c, NULL, 0, out);
     TRY(tpl_items(c, in, &items, &n));
     if (a->n < skip) return tpl_fail(c, "the name of an attribute is missing");
     if (a->n > skip) {

@@ -154,7 +154,7 @@ typedef enum tnode_kind {
     N_ATTR,     /* kid 0, id: the name */
     N_ITEM,     /* kid 0, kid 1 */
     N_SLICE,    /* kid 0, start, stop, step (each NULL or set) */
-    N_CALL,     /* kid 0 and arguments: n_kw last ones have names[] */
+    N_CALL,     /* kid 0; arguments; n_kw of them with names[]; by op: *args, **kwargs */
     N_FILTER,   /* kid 0 (NULL: given by the caller) and arguments, id: the filter */
     N_TEST,     /* likewise, id: the test */
     N_NSREF,    /* a target only: kid 0 a name, id: the attribute */
@@ -175,6 +175,8 @@ typedef enum tnode_kind {
 
 typedef enum tcmp { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_IN, CMP_NOT_IN } tcmp;
 
+#define CALL_STAR     1
+#define CALL_STARS    2
 #define MACRO_VARARGS 1
 #define MACRO_KWARGS  2
 #define MACRO_CALLER  4
@@ -319,7 +321,7 @@ typedef struct tkw {
 typedef struct targs {
     const tval *v;
     int n;
-    const tkw *kw;
+    tkw *kw;
     int n_kw;
 } targs;
 
@@ -330,6 +332,8 @@ corun_status tpl_fail_undef(const tctx *c, const tval *v);
 corun_status tpl_charge(tctx *c, uint64_t n);
 
 corun_status tpl_eval(tctx *c, const tnode *n, tval *out);
+/* The arguments of a call, filter or test; a->kw has room for `room` keywords more. */
+corun_status tpl_eval_args(tctx *c, const tnode *n, int room, targs *a);
 corun_status tpl_exec(tctx *c, const tnode *n);
 corun_status tpl_run_macro(tctx *c, const tmacro *m, const targs *a, tval *out);
 corun_status tpl_scope_push(tctx *c, tscope *up, tscope **saved);

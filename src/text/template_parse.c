@@ -298,46 +298,78 @@ corun_status tpl_tuple(tparser *p, tnode **out, bool with_cond, const char *unti
 
 /* ---- calls, filters, tests ------------------------------------------------------------------- */
 
-/* The arguments in parentheses become kids 1 ... of n, whose kid 0 is target. */
+typedef struct arg_list {
+    tkids kids;
+    tnode *star, *stars; /* *args, **kwargs */
+    int *names, n_kw, cap;
+} arg_list;
+
+static bool at_keyword(const tparser *p)
+{
+    return p->tok->kind == TOK_NAME && p->tok[1].kind == TOK_OP && p->tok[1].op == '=';
+}
+
+static corun_status keyword_name(tparser *p, arg_list *l)
+{
+    if (l->n_kw == l->cap) {
+        int cap = l->cap ? l->cap * 2 : 4;
+        int *v = tpl_grow(&p->t->a, l->names, (size_t)l->cap * sizeof *v, (size_t)cap * sizeof *v);
+        if (!v) return tpl_why(&p->t->a);
+        l->names = v;
+        l->cap = cap;
+    }
+    TRY(tpl_intern(p, p->tok->u.s, p->tok->len, &l->names[l->n_kw]));
+    for (int i = 0; i < l->n_kw; i++)
+        if (l->names[i] == l->names[l->n_kw]) return fail(p, "a keyword argument is given twice");
+    l->n_kw++;
+    p->tok += 2;
+    return CORUN_OK;
+}
+
+static corun_status one_arg(tparser *p, arg_list *l)
+{
+    if (l->stars) return fail(p, "an argument follows **");
+    if (tpl_at_op(p, '*') && !l->star) {
+        p->tok++;
+        return tpl_expr(p, &l->star);
+    }
+    if (tpl_at_op(p, 'P')) {
+        p->tok++;
+        return tpl_expr(p, &l->stars);
+    }
+    if (at_keyword(p))
+        TRY(keyword_name(p, l));
+    else if (l->n_kw || l->star)
+        return fail(p, "a positional argument follows a keyword argument or *");
+    tnode *x;
+    TRY(tpl_expr(p, &x));
+    return tpl_kid(p, &l->kids, x);
+}
+
+/* The arguments in parentheses become the kids after kid 0, the target. */
 static corun_status call_args(tparser *p, tnode *n, tnode *target)
 {
-    tkids k = {0};
-    int *names = NULL;
-    int n_kw = 0, cap = 0;
-    TRY(tpl_kid(p, &k, target));
+    arg_list l = {.n_kw = 0};
+    bool first = true;
+    TRY(tpl_kid(p, &l.kids, target));
     TRY(enter(p));
     TRY(tpl_expect_op(p, '('));
-    while (!tpl_at_op(p, ')')) {
-        if (k.n > 1) TRY(tpl_expect_op(p, ','));
+    for (; !tpl_at_op(p, ')'); first = false) {
+        if (!first) TRY(tpl_expect_op(p, ','));
         if (tpl_at_op(p, ')')) break;
-        if (tpl_at_op(p, '*') || tpl_at_op(p, 'P'))
-            return fail(p, "unpacking of arguments (* and **) is not supported");
-        if (p->tok->kind == TOK_NAME && p->tok[1].kind == TOK_OP && p->tok[1].op == '=') {
-            if (n_kw == cap) {
-                int more = cap ? cap * 2 : 4;
-                names = tpl_grow(&p->t->a, names, (size_t)cap * sizeof *names,
-                                 (size_t)more * sizeof *names);
-                if (!names) return tpl_why(&p->t->a);
-                cap = more;
-            }
-            TRY(tpl_intern(p, p->tok->u.s, p->tok->len, &names[n_kw]));
-            for (int i = 0; i < n_kw; i++)
-                if (names[i] == names[n_kw]) return fail(p, "a keyword argument is given twice");
-            n_kw++;
-            p->tok += 2;
-        } else if (n_kw) {
-            return fail(p, "a positional argument follows a keyword argument");
-        }
-        tnode *x;
-        TRY(tpl_expr(p, &x));
-        TRY(tpl_kid(p, &k, x));
+        TRY(one_arg(p, &l));
     }
+    if ((l.star || l.stars) && n->kind != N_CALL)
+        return fail(p, "* and ** in the arguments of a filter or test are not supported");
     p->tok++;
     p->nest--;
-    n->kid = k.v;
-    n->n = k.n;
-    n->names = names;
-    n->n_kw = n_kw;
+    if (l.star) TRY(tpl_kid(p, &l.kids, l.star));
+    if (l.stars) TRY(tpl_kid(p, &l.kids, l.stars));
+    n->op = (uint8_t)((l.star ? CALL_STAR : 0) | (l.stars ? CALL_STARS : 0));
+    n->kid = l.kids.v;
+    n->n = l.kids.n;
+    n->names = l.names;
+    n->n_kw = l.n_kw;
     return tpl_close(p, n);
 }
 

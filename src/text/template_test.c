@@ -143,7 +143,7 @@ static bool test_kind(ttest id, const tval *v, bool *out)
     case TEST_NONE: *out = k == T_NONE; break;
     case TEST_NUMBER: *out = tv_is_num(v); break;
     case TEST_SEQUENCE:
-        *out = k == T_STR || k == T_DICT || (k == T_SEQ && v->sub <= SEQ_RANGE);
+        *out = k == T_STR || k == T_DICT || k == T_UNDEF || (k == T_SEQ && v->sub <= SEQ_RANGE);
         break;
     case TEST_STRING: *out = k == T_STR; break;
     case TEST_TRUE: *out = k == T_BOOL && v->u.i; break;
