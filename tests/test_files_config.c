@@ -536,6 +536,10 @@ static void test_rope_yarn(void **state)
     c.beta_fast = c.beta_slow = 1;
     table(&c, NULL, f, &scale);
     for (int i = 0; i < 32; i++) assert_true(isfinite(f[i]) && f[i] > 0);
+    c = rope_config(64, 10000, CONFIG_ROPE_YARN, 40, 6); /* both ends are 0 */
+    table(&c, NULL, f, &scale);
+    assert_true(f[0] == 1.0f);
+    near((double)f[1] * 40, pow(10000, -2.0 / 64));
     c = rope_config(64, 10000, CONFIG_ROPE_YARN, 1, 4096); /* factor 1 changes nothing */
     table(&c, NULL, f, &scale);
     assert_true(scale == 1.0);

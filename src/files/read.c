@@ -131,7 +131,7 @@ static corun_status read_rows(weights *w, const weights_tensor *t, int64_t row, 
     if (!dequant_block_bytes(t->dtype))
         FAIL(CORUN_EUNSUPPORTED, "%s: tensor \"%s\" has type %s, which cannot be read", w->path,
              t->name, t->dtype_text);
-    if (row < 0 || n < 0 || row > r->n_row || n > r->n_row - row)
+    if (row < 0 || n < 0 || n > r->n_row - row)
         FAIL(CORUN_EINVAL, "%s: tensor \"%s\" has %lld rows, not %lld from %lld on", w->path,
              t->name, (long long)r->n_row, (long long)n, (long long)row);
     s->type = t->dtype;
