@@ -49,13 +49,13 @@ static uint32_t to_bits(float f)
     return u;
 }
 
-/* Exact: the half's exponent and fraction are put into a float, scaled by 2^112. Infinities and
- * NaNs get the float's largest exponent instead. */
+/* Exact, and without subnormal floats on the way, which are slow: a half below the normal range is
+ * read as one with the smallest exponent, less that exponent's one. */
 static inline float half(uint32_t h)
 {
-    uint32_t mag = (h & 0x7fffu) << 13;
-    uint32_t finite = to_bits(from_bits(mag) * 0x1p112f);
-    uint32_t bits = (h & 0x7c00u) == 0x7c00u ? mag | 0x7f800000u : finite;
+    uint32_t mag = (h & 0x7fffu) << 13, e = h & 0x7c00u;
+    uint32_t small = to_bits(from_bits(mag + 0x38800000u) - 0x1p-14f);
+    uint32_t bits = e == 0 ? small : e == 0x7c00u ? mag | 0x7f800000u : mag + 0x38000000u;
     return from_bits(bits | (h & 0x8000u) << 16);
 }
 
