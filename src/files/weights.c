@@ -371,49 +371,9 @@ bool weights_is_gguf(const weights *w) { return w->gguf; }
 size_t weights_count(const weights *w) { return w->n; }
 const weights_tensor *weights_at(const weights *w, size_t i) { return &w->t[i]; }
 
-bool weights_gguf_name(const char *name, char out[64])
-{
-    static const struct {
-        const char *hf, *gguf;
-    } whole[] = {{"model.embed_tokens.", "token_embd."},
-                 {"model.norm.", "output_norm."},
-                 {"lm_head.", "output."}},
-      layer[] = {{"input_layernorm.", "attn_norm."},    {"post_attention_layernorm.", "ffn_norm."},
-                 {"self_attn.q_proj.", "attn_q."},      {"self_attn.k_proj.", "attn_k."},
-                 {"self_attn.v_proj.", "attn_v."},      {"self_attn.o_proj.", "attn_output."},
-                 {"self_attn.q_norm.", "attn_q_norm."}, {"self_attn.k_norm.", "attn_k_norm."},
-                 {"mlp.gate_proj.", "ffn_gate."},       {"mlp.up_proj.", "ffn_up."},
-                 {"mlp.down_proj.", "ffn_down."}};
-    const char *dot = strrchr(name, '.');
-    if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0)) return false;
-    size_t head = (size_t)(dot - name) + 1;
-    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
-        if (strlen(whole[i].hf) != head || strncmp(name, whole[i].hf, head) != 0) continue;
-        snprintf(out, 64, "%s%s", whole[i].gguf, dot + 1);
-        return true;
-    }
-    static const char prefix[] = "model.layers.";
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
-    const char *number = name + sizeof prefix - 1;
-    size_t digits = strspn(number, "0123456789");
-    if (digits == 0 || digits > 6 || number[digits] != '.') return false;
-    const char *rest = number + digits + 1;
-    if (rest > dot) return false;
-    head = (size_t)(dot - rest) + 1;
-    for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
-        if (strlen(layer[i].hf) != head || strncmp(rest, layer[i].hf, head) != 0) continue;
-        snprintf(out, 64, "blk.%.*s.%s%s", (int)digits, number, layer[i].gguf, dot + 1);
-        return true;
-    }
-    return false;
-}
-
 const weights_tensor *weights_find(const weights *w, const char *name)
 {
-    char other[64];
-    const weights_tensor *t = find_exact(w->t, w->n, name);
-    if (!t && w->gguf && weights_gguf_name(name, other)) t = find_exact(w->t, w->n, other);
-    return t;
+    return find_exact(w->t, w->n, name);
 }
 
 static void shape_text(char out[256], int n_dim, const int64_t *dim)
@@ -428,16 +388,12 @@ static void shape_text(char out[256], int n_dim, const int64_t *dim)
 corun_status weights_need(const weights *w, const char *name, int n_dim, const int64_t *dim,
                           const weights_tensor **out)
 {
-    char have[256], want[256], other[64];
+    char have[256], want[256];
     if (n_dim < 0 || n_dim > WEIGHTS_MAX_DIM)
         FAIL(CORUN_EINVAL, "tensor \"%s\" with %d dimensions", name, n_dim);
     shape_text(want, n_dim, dim);
     const weights_tensor *t = *out = weights_find(w, name);
-    if (!t) {
-        bool mapped = w->gguf && weights_gguf_name(name, other);
-        FAIL(CORUN_EFORMAT, "%s: tensor \"%s\" %s is missing", w->path, mapped ? other : name,
-             want);
-    }
+    if (!t) FAIL(CORUN_EFORMAT, "%s: tensor \"%s\" %s is missing", w->path, name, want);
     bool same = t->n_dim == n_dim;
     for (int i = 0; same && i < n_dim; i++) same = t->dim[i] == dim[i];
     if (same) return CORUN_OK;

@@ -52,11 +52,8 @@ void weights_close(weights *w);
 bool weights_is_gguf(const weights *w);
 size_t weights_count(const weights *w);
 const weights_tensor *weights_at(const weights *w, size_t i); /* in order of name */
-/* NULL: not there. In a GGUF file a name of the safetensors form ("model.norm.weight") finds the
- * tensor under its GGUF name ("output_norm.weight"); so everywhere a name is taken below. */
+/* By its name as the file has it; NULL: not there. */
 const weights_tensor *weights_find(const weights *w, const char *name);
-/* The GGUF name of a dense model's tensor; false: no such tensor is known. */
-bool weights_gguf_name(const char *name, char out[64]);
 /* The tensor, or an error that names it: missing, or of another shape than dim[n_dim]. */
 corun_status weights_need(const weights *w, const char *name, int n_dim, const int64_t *dim,
                           const weights_tensor **out);
