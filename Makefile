@@ -15,7 +15,8 @@ demo: ## run the demo batch twice, under two schedules, and compare the bytes (B
 	@BREAK="$(BREAK)" scripts/demo.sh
 
 test: ## everything CI runs; closes with "N passed, N failed, N skipped"
-	@tools/setup build test lint sanitize
+	@tools/setup build test lint
+	@python3 tools/fetch tests || echo "test: what needs the missing files is skipped (under CI it fails)"
 	@tools/run_tests
 
 lint: ## layers, limits, format, cppcheck
