@@ -15,7 +15,7 @@ demo: ## run the demo batch twice, under two schedules, and compare the bytes (B
 	@BREAK="$(BREAK)" scripts/demo.sh
 
 test: ## everything CI runs; closes with "N passed, N failed, N skipped"
-	@tools/setup build test lint
+	@tools/setup build test lint portability
 	@python3 tools/fetch tests || echo "test: what needs the missing files is skipped (under CI it fails)"
 	@tools/run_tests
 
@@ -43,7 +43,8 @@ portability: ## plain C and aarch64 (under qemu-user) give the bytes of the nati
 bench: ## the step against its own matmuls and the machine's limits
 	@tools/setup build demo
 	@tools/build release corun
-	@scripts/bench.sh
+	@python3 tools/fetch demo
+	@build/corun bench -m .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 break: ## the build with a planted order-dependent sum, build/break/corun
 	@tools/setup build
