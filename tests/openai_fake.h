@@ -16,15 +16,6 @@
 #include "app/openai.h"
 #include "app/score.h"
 
-uint64_t __attribute__((weak)) corun_seed_sample(uint64_t seed, int32_t i)
-{
-    uint64_t x = seed + (uint64_t)i * 0x9E3779B97F4A7C15u;
-    if (i == 0) return seed;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return (x ^ x >> 31) >> 11;
-}
-
 /* ---- a model: bytes, 256 bos, 257 eos, 258 <|user|>, 259 <|assistant|>, then words ---------- */
 
 static const char *const words[] = {"<|bos|>", "<|eos|>",  "<|user|>", "<|assistant|>",

@@ -137,6 +137,7 @@ static corun_status finish(state *s, place *at)
     s->bytes -= at->bytes;
     at->bytes = at->row.len;
     at->written = true;
+    s->p->report->n_done++;
     job_release(at->j);
     return CORUN_OK;
 }

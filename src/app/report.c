@@ -77,7 +77,7 @@ void report_tick(report *r, const corun_stats *s)
     double t = now();
     if (r->quiet || t - r->shown < (r->terminal ? 0.2 : 10)) return;
     r->shown = t;
-    uint64_t done = r->n_ok + r->n_error;
+    uint64_t done = r->n_done;
     double spent = t - r->ready, rate = spent > 0 ? (double)r->n_new_tokens / spent : 0;
     char left[24] = "?", bar[32] = "";
     if (r->n_total && done) {
