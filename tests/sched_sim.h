@@ -200,76 +200,109 @@ static inline void sim_move(sim *m, const sched_move *v)
     m->n_in += from_swap;
 }
 
+static inline void sim_dead_row(sim *m, const step *st, int32_t at)
+{
+    const step_row *w = &st->row[at];
+    bool shape = st->kind == STEP_DECODE && m->o.planner == SCHED_PLAN_CORUN && w->q_len == 1;
+    bool none = w->slot == STEP_NO_SLOT && !w->pos && !w->page && !w->n_page;
+    bool token = w->tok_first >= 0 && w->tok_first < st->n_tok && !st->tok[w->tok_first];
+    if (!shape || !none || !token || w->want != STEP_WANT_NONE) SIM_FAIL("row %d is not dead", at);
+    m->n_dead++;
+}
+
+static inline void sim_prompt_row(sim *m, const step *st, int32_t at)
+{
+    const step_row *w = &st->row[at];
+    sim_req *r = sim_req_of(m, w->seq);
+    int32_t left = r->n_token - w->pos;
+    if (w->seq % SCHED_MAX_SAMPLE || w->pos != r->pos || w->q_len > left)
+        SIM_FAIL("prompt row %d at %d, %d long, %d were done", at, w->pos, w->q_len, r->pos);
+    if (m->o.planner == SCHED_PLAN_CORUN) {
+        bool alone = st->n_row == 1 && st->kind == STEP_PREFILL;
+        bool grid = w->pos % m->o.chunk == 0 && w->q_len == (left < m->o.chunk ? left : m->o.chunk);
+        if (!alone || !grid) SIM_FAIL("prompt row %d is off its grid or not alone", at);
+    }
+    step_want want = STEP_WANT_NONE;
+    if (w->q_len == left && r->max_new) want = STEP_WANT_LAST;
+    if (r->want_all) want = STEP_WANT_ALL;
+    if (w->want != want) SIM_FAIL("prompt row %d wants %d", at, (int)w->want);
+    for (const sim_req *e = m->req; e < r && !w->pos; e++)
+        if (!e->pos && !e->cancelled) SIM_FAIL("request %d overtakes", (int)r->id);
+    r->pos += w->q_len;
+    r->n_chunk++;
+    r->n_prompt_flight++;
+}
+
+static inline void sim_decode_row(sim *m, const step *st, int32_t at)
+{
+    const step_row *w = &st->row[at];
+    sim_req *r = sim_req_of(m, w->seq);
+    int32_t sample = w->seq % SCHED_MAX_SAMPLE;
+    if (r->ended[sample]) SIM_FAIL("row %d is of a sample that has ended", at);
+    if (w->q_len != 1 || w->pos != r->n_token + r->n_row[sample] ||
+        w->pos >= r->n_token + r->max_new - 1)
+        SIM_FAIL("decode row %d at %d, %d rows before", at, w->pos, r->n_row[sample]);
+    if (w->slot >= m->o.n_slot || m->slot_seq[w->slot] != w->seq || w->want != STEP_WANT_LAST)
+        SIM_FAIL("decode row %d is not in its slot", at);
+    if (m->o.planner == SCHED_PLAN_CORUN && (at != w->slot || st->kind != STEP_DECODE))
+        SIM_FAIL("decode row %d is in slot %d", at, w->slot);
+    r->n_row[sample]++;
+    m->n_live_rows++;
+}
+
+static inline void sim_row_pages(const sim *m, const step_row *w)
+{
+    if (w->n_page != (w->pos + w->q_len + SIM_PT - 1) / SIM_PT)
+        SIM_FAIL("a row of %d tokens has %d pages", w->pos + w->q_len, w->n_page);
+    for (int32_t j = 0; j < w->n_page; j++) {
+        if (w->page[j] < 1 || w->page[j] >= m->o.n_page) SIM_FAIL("a row has page %d", w->page[j]);
+        for (int32_t k = 0; k < j; k++)
+            if (w->page[j] == w->page[k]) SIM_FAIL("a row has page %d twice", w->page[j]);
+    }
+}
+
+/* Reads all earlier cells and writes its own. */
+static inline void sim_row_cells(sim *m, const step *st, const step_row *w)
+{
+    const sim_req *r = sim_req_of(m, w->seq);
+    int32_t sample = w->seq % SCHED_MAX_SAMPLE;
+    for (int32_t i = 0; i < w->pos; i++)
+        if (m->page[w->page[i / SIM_PT]][i % SIM_PT] != sim_cell(r, sample, i))
+            SIM_FAIL("request %d sample %d reads a wrong cell at %d", (int)r->id, sample, i);
+    for (int32_t i = 0; i < w->q_len; i++) {
+        int32_t pos = w->pos + i, tok = -1;
+        if (w->tok_first == STEP_TOK_SLOT && w->slot >= 0)
+            tok = m->slot_tok[w->slot];
+        else if (w->tok_first >= 0 && w->tok_first + i < st->n_tok)
+            tok = st->tok[w->tok_first + i];
+        if (tok != sim_token(r, sample, pos))
+            SIM_FAIL("token %d at %d, not %d", tok, pos, sim_token(r, sample, pos));
+        m->page[w->page[pos / SIM_PT]][pos % SIM_PT] = sim_cell(r, sample, pos);
+    }
+}
+
 static inline void sim_row(sim *m, const step *st, int32_t at)
 {
     const step_row *w = &st->row[at];
     if (w->seq < 0) {
-        if (st->kind != STEP_DECODE || m->o.planner != SCHED_PLAN_CORUN ||
-            w->slot != STEP_NO_SLOT || w->pos || w->q_len != 1 || w->page || w->n_page ||
-            w->want != STEP_WANT_NONE || w->tok_first < 0 || w->tok_first >= st->n_tok ||
-            st->tok[w->tok_first])
-            SIM_FAIL("dead row %d is not dead", at);
-        m->n_dead++;
+        sim_dead_row(m, st, at);
         return;
     }
     sim_req *r = sim_req_of(m, w->seq);
     int32_t sample = w->seq % SCHED_MAX_SAMPLE;
     bool prompt = w->slot == STEP_NO_SLOT;
-    if (r->finished || r->cancelled || (!prompt && r->ended[sample]))
+    if (r->finished || r->cancelled)
         SIM_FAIL("row %d is of request %d that has ended", at, (int)r->id);
-    if (w->n_page != (w->pos + w->q_len + SIM_PT - 1) / SIM_PT)
-        SIM_FAIL("row %d has %d pages", at, w->n_page);
-    for (int32_t j = 0; j < w->n_page; j++) {
-        if (w->page[j] < 1 || w->page[j] >= m->o.n_page)
-            SIM_FAIL("row %d has page %d", at, w->page[j]);
-        for (int32_t k = 0; k < j; k++)
-            if (w->page[j] == w->page[k]) SIM_FAIL("row %d has page %d twice", at, w->page[j]);
-    }
-    if (prompt) {
-        if (sample || w->pos != r->pos || w->pos + w->q_len > r->n_token)
-            SIM_FAIL("prompt row %d at %d, %d long, %d were done", at, w->pos, w->q_len, r->pos);
-        if (m->o.planner == SCHED_PLAN_CORUN &&
-            (st->n_row != 1 || st->kind != STEP_PREFILL || w->pos % m->o.chunk ||
-             w->q_len != (r->n_token - w->pos < m->o.chunk ? r->n_token - w->pos : m->o.chunk)))
-            SIM_FAIL("prompt row %d is off its grid or not alone", at);
-        step_want want = r->want_all                                     ? STEP_WANT_ALL
-                         : w->pos + w->q_len == r->n_token && r->max_new ? STEP_WANT_LAST
-                                                                         : STEP_WANT_NONE;
-        if (w->want != want) SIM_FAIL("prompt row %d wants %d", at, (int)w->want);
-        for (const sim_req *e = m->req; e < r && !w->pos; e++)
-            if (!e->pos && !e->cancelled) SIM_FAIL("request %d overtakes", (int)r->id);
-        r->pos += w->q_len;
-        r->n_chunk++;
-        r->n_prompt_flight++;
-    } else {
-        if (w->q_len != 1 || w->pos != r->n_token + r->n_row[sample] ||
-            w->pos >= r->n_token + r->max_new - 1)
-            SIM_FAIL("decode row %d at %d, %d rows before", at, w->pos, r->n_row[sample]);
-        if (w->slot >= m->o.n_slot || m->slot_seq[w->slot] != w->seq || w->want != STEP_WANT_LAST)
-            SIM_FAIL("decode row %d is not in its slot", at);
-        if (m->o.planner == SCHED_PLAN_CORUN && (at != w->slot || st->kind != STEP_DECODE))
-            SIM_FAIL("decode row %d is in slot %d", at, w->slot);
-        r->n_row[sample]++;
-        m->n_live_rows++;
-    }
+    sim_row_pages(m, w);
+    if (prompt)
+        sim_prompt_row(m, st, at);
+    else
+        sim_decode_row(m, st, at);
     uint64_t shape = m->o.planner == SCHED_PLAN_CORUN ? (uint64_t)st->n_row : 0;
     for (int32_t i = sample; i < (prompt ? r->n_sample : sample + 1); i++)
         r->trace[i] = sim_mix(sim_mix(r->trace[i], (uint64_t)w->pos << 32 | (uint64_t)w->q_len),
                               shape << 1 | prompt);
-    for (int32_t i = 0; i < w->pos; i++)
-        if (m->page[w->page[i / SIM_PT]][i % SIM_PT] != sim_cell(r, sample, i))
-            SIM_FAIL("row %d of request %d sample %d reads a wrong cell at %d", at, (int)r->id,
-                     sample, i);
-    for (int32_t i = 0; i < w->q_len; i++) {
-        int32_t pos = w->pos + i, tok;
-        if (w->tok_first == STEP_TOK_SLOT)
-            tok = prompt ? -1 : m->slot_tok[w->slot];
-        else
-            tok = w->tok_first + i < st->n_tok ? st->tok[w->tok_first + i] : -1;
-        if (tok != sim_token(r, sample, pos))
-            SIM_FAIL("row %d has token %d at %d, not %d", at, tok, pos, sim_token(r, sample, pos));
-        m->page[w->page[pos / SIM_PT]][pos % SIM_PT] = sim_cell(r, sample, pos);
-    }
+    sim_row_cells(m, st, w);
 }
 
 static inline void sim_lanes(sim *m, const step *st, sim_flight *f)

@@ -74,10 +74,13 @@ static corun_status open_parts(sched *s)
     TRY(pages_open(&s->swap, s->o.n_swap, 0, "swap"));
     if (!MEM_NEW(s->req, (size_t)s->o.max_request)) return CORUN_ENOMEM;
     if (!MEM_NEW(s->free_req, (size_t)s->o.max_request)) return CORUN_ENOMEM;
+    for (s->n_bucket = 1; s->n_bucket < s->o.max_request;) s->n_bucket *= 2;
+    if (!MEM_NEW(s->bucket, (size_t)s->n_bucket)) return CORUN_ENOMEM;
     if (!MEM_NEW(s->adm, (size_t)s->o.max_request)) return CORUN_ENOMEM;
     if (!MEM_NEW(s->slot, (size_t)s->o.n_slot)) return CORUN_ENOMEM;
     if (!MEM_NEW(s->count, (size_t)max_i(s->o.n_page, s->o.n_swap))) return CORUN_ENOMEM;
     for (int32_t i = s->o.max_request - 1; i >= 0; i--) s->free_req[s->n_free_req++] = i;
+    for (int32_t i = 0; i < s->n_bucket; i++) s->bucket[i] = -1;
     for (int32_t i = 0; i < s->o.n_slot; i++) s->slot[i] = (slot_use){-1, -1, -1, 0};
     for (int i = 0; i < 2; i++) TRY(open_buf(s, &s->buf[i]));
     return CORUN_OK;
@@ -129,6 +132,7 @@ void sched_close(sched *s)
     pages_close(&s->swap);
     mem_free(s->req);
     mem_free(s->free_req);
+    mem_free(s->bucket);
     mem_free(s->adm);
     mem_free(s->slot);
     mem_free(s->count);
@@ -137,12 +141,15 @@ void sched_close(sched *s)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* Linear: this is once a request, and places are few beside its tokens. */
+static int32_t *bucket_of(const sched *s, uint64_t id)
+{
+    return &s->bucket[(id * 0x9e3779b97f4a7c15ULL >> 32) & (uint64_t)(s->n_bucket - 1)];
+}
+
 static request *find(const sched *s, uint64_t id)
 {
-    for (int32_t i = 0; i < s->o.max_request; i++)
-        if (s->req[i].phase != REQ_FREE && s->req[i].n_live > 0 && s->req[i].id == id)
-            return &s->req[i];
+    for (int32_t i = *bucket_of(s, id); i >= 0; i = s->req[i].chain)
+        if (s->req[i].n_live > 0 && s->req[i].id == id) return &s->req[i];
     return NULL;
 }
 
@@ -221,6 +228,8 @@ corun_status sched_add(sched *s, const sched_request *in, int32_t *seq)
         s->queue_head = place;
     s->queue_tail = place;
     s->n_queue++;
+    made.chain = *bucket_of(s, in->id);
+    *bucket_of(s, in->id) = place;
     s->req[place] = made;
     *seq = place * SCHED_MAX_SAMPLE;
     return CORUN_OK;
@@ -228,6 +237,9 @@ corun_status sched_add(sched *s, const sched_request *in, int32_t *seq)
 
 static void give_up_place(sched *s, request *r)
 {
+    int32_t *at = bucket_of(s, r->id);
+    while (*at != (int32_t)(r - s->req)) at = &s->req[*at].chain;
+    *at = r->chain;
     s->free_req[s->n_free_req++] = (int32_t)(r - s->req);
     free_request(r);
 }

@@ -55,6 +55,7 @@ typedef struct request {
     int32_t full_pages;      /* most pages it can hold */
     int32_t n_out;           /* swap pages it holds */
     int32_t prev, next;      /* queue */
+    int32_t chain;           /* next place with this hash of the id */
 } request;
 
 typedef struct slot_use {
@@ -84,6 +85,7 @@ struct sched {
     pages pool, swap;
     request *req; /* [max_request] */
     int32_t *free_req, n_free_req;
+    int32_t *bucket, n_bucket; /* first place of each hash of an id; a power of two */
     int32_t queue_head, queue_tail, n_queue;
     int32_t *adm, n_adm, n_in;
     int64_t sum_full; /* of the admitted */
