@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Make the tokenizer goldens: tests/data/tokens/lines.json and NAME.ids.gz.
+"""Make the tokenizer goldens: tests/data/tokens/ lines.json, NAME.ids.gz, patterns.json, nfc.json.
 
 usage: tools/golden_tokens.py [--cache DIR] [--out DIR]
 
 Needs tools/fetch first, and the packages tokenizers (0.23.x) and gguf. Each NAME.ids.gz has one
 line of token ids for each text (no special tokens added); its first line is "# NAME BASE", and a
-line "=" says that the ids are those of the file BASE. The texts come from a fixed seed, so the
+line "=" says that the ids are those of the file BASE. patterns.json holds splits by the reference's
+regex engine and the sizes of its character classes, nfc.json its normal forms. The texts come from a fixed seed, so the
 tool writes the same files again.
 """
 
@@ -189,6 +190,73 @@ def reference(cache):
     yield "deepseek-coder", "", from_otc(cache, "deepseek-coder-33b-base")
 
 
+PATTERNS = [
+    r"\p{N}{1,3}",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+",
+    r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
+    r"\s*[\r\n]|\s+(?!\S)|\s+",
+    r"\s+$", r"^\s*|\b\w", r"\b", r"\B.", r"(?<=\d)(?=(\d{3})+\b)", r".{2,3}?",
+    r"a*?b|x{,2}y|z{1,}|q{", r"\w+|\W", r"\h+|\H",
+    r"[a-c[x-z]&&[^b]]+|[-a]+|[\w.-]+|[+\-*/]", r"\A.|.\z", r"..\Z", r"$", r"^",
+    r"(?i)abc|[d-k]+s", r"[^a-zA-Z]+", r"(?>\s+)(?=\S)|\S+?(?=\s|\z)", r"(a|b(c|d)?)+",
+    r"\D\d|\S\s", r"\p{^L}+|\P{N}", r"\p{Letter}\p{nonspacing mark}*",
+    r"\x41\x{1F600}?|\u00e9|\t|\f|\e", r"(?i:k|s)", r"(?-i:A)(?i:b(?-i:c))",
+    r"[\p{P}\p{S}&&[^']]+|[^\x00-\x7F]+", r"{a}|a{b}|a{1,b}|a{,}", r"[\n\r\t]|\\|\[|\]",
+    r"(?=a)|(?!b)c", r"(?<!a)b|(?<=é|ñ)c", "",
+]
+BEHAVIORS = ["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]
+
+
+def pattern_goldens(path):
+    from tokenizers import Regex, pre_tokenizers
+    rng = random.Random(11)
+    texts = [t for t in CASES if t] + [text(rng) for _ in range(25)]
+    texts += ["".join(rng.choice("abcdxyzqks'é \n1K,ñ{}-A") for _ in range(rng.randrange(1, 24)))
+              for _ in range(25)]
+    out = []
+    for p in PATTERNS:
+        cases = []
+        for i, t in enumerate(texts):
+            b = rng.choice([0, 0, 0, 1, 2, 3, 4])
+            inv = b > 0 and rng.random() < 0.4
+            got = pre_tokenizers.Split(Regex(p), BEHAVIORS[b], inv).pre_tokenize_str(t)
+            cases.append([i, b, int(inv)] + [x for _, o in got for x in o])
+        out.append({"re": p, "cases": cases})
+    every = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
+    sizes = {}
+    for name in r"\p{L} \p{Lu} \p{M} \p{N} \p{Nd} \p{P} \p{S} \p{Z} \p{C} \p{Han} \s \w \d".split():
+        split = pre_tokenizers.Split(Regex(name), "removed", invert=True)
+        sizes[name] = sum(len(x) for i in range(0, len(every), 20000) for x, _ in
+                          split.pre_tokenize_str("".join(map(chr, every[i:i + 20000]))))
+    with open(path, "w", encoding="ascii") as f:
+        json.dump({"texts": texts, "patterns": out, "sizes": sizes}, f, separators=(",", ":"))
+        f.write("\n")
+
+
+def nfc_goldens(path):
+    from tokenizers import normalizers
+    nfc = normalizers.NFC()
+    rng = random.Random(12)
+    every = [c for c in range(0x30000) if not 0xD800 <= c <= 0xDFFF]
+    marks = [c for c in every if unicodedata.combining(chr(c))] + [0x1161, 0x11A8, 0x9BE, 0x102E]
+    bases = [c for c in every if unicodedata.normalize("NFD", chr(c)) != chr(c)]
+    new = [0x1ABF, 0x898, 0x11938, 0x11935, 0x11930, 0x105C9, 0x105D2, 0x307, 0x16D67, 0x16D68,
+           0x1DF6, 0x897, 0x11383, 0x1E4EC]
+    rows = []
+    for _ in range(1500):
+        s = "".join(chr(rng.choice(rng.choice([marks, marks, bases, every, new,
+                                               [0x41, 0x61, 0x65]])))
+                    for _ in range(rng.randrange(1, 9)))
+        rows.append([s, nfc.normalize_str(s)])
+    with open(path, "w", encoding="ascii") as f:
+        json.dump(rows, f, separators=(",", ":"))
+        f.write("\n")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__,
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -199,6 +267,8 @@ def main():
     os.makedirs(a.out, exist_ok=True)
     with open(os.path.join(a.out, "lines.json"), "w", encoding="ascii") as f:
         f.write("[\n" + ",\n".join(json.dumps(s) for s in lines) + "\n]\n")
+    pattern_goldens(os.path.join(a.out, "patterns.json"))
+    nfc_goldens(os.path.join(a.out, "nfc.json"))
     done = {}
     for name, base, tok in reference(a.cache):
         ids = [" ".join(map(str, tok.encode(s, add_special_tokens=False).ids)) for s in lines]

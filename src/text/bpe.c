@@ -103,11 +103,15 @@ static corun_status split_added(encoder *e, const bpe_matcher *m, const char *s,
         if (a->single_word && ((begin > 0 && unicode_is_word(utf8_prev(s, begin, &n))) ||
                                (end < len && unicode_is_word(utf8_next(s + end, &n)))))
             continue;
-        if (a->lstrip)
+        if (a->lstrip) {
             while (begin > done && unicode_is_space(utf8_prev(s, begin, &n))) begin -= (size_t)n;
+            if (begin < done) begin = done;
+        }
         if (a->rstrip)
             while (end < len && unicode_is_space(utf8_next(s + end, &n))) end += (size_t)n;
         if (done < begin) TRY(fn(e, s + done, begin - done));
+        /* A token that lies in the space which the one before absorbed is gone with it. */
+        if (begin >= end) continue;
         TRY(bpe_push_id(e->out, a->id, e->max));
         done = end;
     }

@@ -206,7 +206,7 @@ static corun_status compile(pattern *p, const pattern_src *src, const class_tabl
         PCRE2_SIZE at;
         p->code = pcre2_compile((PCRE2_SPTR)(b.data ? b.data : ""), b.len,
                                 PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &code, &at, c);
-        if (!p->code && code == PCRE2_ERROR_NOMEMORY) {
+        if (!p->code && (code == PCRE2_ERROR_HEAP_FAILED || code == PCRE2_ERROR_NOMEMORY)) {
             st = err_set(CORUN_ENOMEM, "%s: pattern: no memory", p->what);
         } else if (!p->code) {
             char text[128] = "";
