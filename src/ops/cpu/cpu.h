@@ -3,7 +3,8 @@
  * Layouts that cpu.c and the kernels share:
  * - weights: panels of 32 outputs, [panel][n_in][16] words; word o of a line holds output o of the
  *   panel in its low half and output 16 + o in its high half. Outputs that do not exist are 0.
- * - K of a page, layer and kv head: [d / 2][page_tokens] words, elements 2i (low) and 2i + 1.
+ * - K of a page, layer and kv head: [page_tokens / 16][d / 2][16] words: for 16 tokens elements 2i
+ *   (low) and 2i + 1.
  * - V of the same: [page_tokens][dp], dp = d rounded up to 32, in groups of 32 as a panel line.
  * Invariant: a kernel writes only the outputs of its worker's slice; a sum is never cut. */
 #ifndef OPS_CPU_CPU_H
@@ -13,6 +14,7 @@
 
 #define CPU_PANEL 32  /* outputs a panel */
 #define CPU_KB    128 /* x is widened in pieces of so many of K: [K / KB][rows][KB] */
+#define CPU_KEYS  16  /* tokens whose K lies side by side */
 #define CPU_BLOCK 128 /* tokens an attention block */
 #define CPU_CHUNK 512 /* tokens an attention chunk */
 #define CPU_MAX_D 256

@@ -9,6 +9,8 @@
 #include "base/num.h"
 #include "ops/cpu/tile.h"
 
+#define AHEAD 16 /* lines of K that are fetched ahead */
+
 /* Key vectors at once for mr query vectors. */
 #define KEYS(mr) ((mr) == 1 ? 8 : (mr) <= 3 ? 4 : (mr) <= 6 ? 2 : 1)
 
@@ -24,14 +26,15 @@ typedef struct attn_tile {
 } attn_tile;
 
 CPU_INLINE void scores_group(const int mr, const int nv, const float *q, const uint32_t *const *k,
-                             int64_t pt, int64_t half, float *s)
+                             int64_t half, float *s)
 {
     vf acc[2 * TILE_ROW > 16 ? 2 * TILE_ROW : 16];
     CPU_UNROLL for (int i = 0; i < mr * nv; i++) acc[i] = vf_zero();
     for (int64_t i = 0; i < half; i++) {
         CPU_UNROLL for (int v = 0; v < nv; v++)
         {
-            vu word = vu_load(k[v] + i * pt);
+            vu word = vu_load(k[v] + i * CPU_KEYS);
+            __builtin_prefetch(k[v] + (i + AHEAD) * CPU_KEYS);
             vf lo = vu_low(word), hi = vu_high(word);
             CPU_UNROLL for (int r = 0; r < mr; r++)
             {
@@ -48,7 +51,8 @@ CPU_INLINE void scores_group(const int mr, const int nv, const float *q, const u
 static const uint32_t *key_at(const cpu_kv *kv, const int32_t *page, int64_t h, int64_t at)
 {
     const uint16_t *p = kv->data + page[at / kv->page_tokens] * kv->page + h;
-    return (const uint32_t *)(const void *)p + at % kv->page_tokens;
+    p += at % kv->page_tokens / CPU_KEYS * CPU_KEYS * kv->d;
+    return (const uint32_t *)(const void *)p + at % CPU_KEYS;
 }
 
 CPU_INLINE void scores(const int mr, attn_tile *a, const cpu_kv *kv, const int32_t *page, int64_t h,
@@ -62,7 +66,7 @@ CPU_INLINE void scores(const int mr, attn_tile *a, const cpu_kv *kv, const int32
             if (at >= nk) at = (nk - 1) / VW * VW; /* not used, but in a page of ours */
             k[i] = key_at(kv, page, h, start + at);
         }
-        scores_group(mr, nv, a->q, k, kv->page_tokens, kv->d / 2, a->s + v * VW);
+        scores_group(mr, nv, a->q, k, kv->d / 2, a->s + v * VW);
     }
 }
 

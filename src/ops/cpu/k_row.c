@@ -31,6 +31,11 @@ static void norm_row(const uint16_t *x, int64_t n, const float *gain, float eps,
     for (int64_t i = 0; i < n; i++) out[i] = cpu_round(gain[i] * cpu_rounded(cpu_wide(x[i]) * r));
 }
 
+static void add_row(uint16_t *h, const uint16_t *y, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) h[k] = cpu_round(cpu_wide(h[k]) + cpu_wide(y[k]));
+}
+
 void CPU_NAME(k_norm)(void *job, int worker, int n_worker);
 void CPU_NAME(k_norm)(void *job, int worker, int n_worker)
 {
@@ -41,12 +46,12 @@ void CPU_NAME(k_norm)(void *job, int worker, int n_worker)
         int64_t at = (j->row ? j->row[i] : i) * j->n;
         const uint16_t *x = j->h + at;
         uint16_t *out = j->out + i * j->n;
-        if (j->y) {
-            /* The sum goes to h; the rows of a chosen set leave h alone and pass through out. */
-            uint16_t *sum = j->row ? out : j->h + at;
-            for (int64_t k = 0; k < j->n; k++)
-                sum[k] = cpu_round(cpu_wide(x[k]) + cpu_wide(j->y[at + k]));
-            x = sum;
+        if (j->y && j->row) { /* a chosen set leaves h alone: the sum passes through out */
+            memcpy(out, x, (size_t)j->n * sizeof *out);
+            add_row(out, j->y + at, j->n);
+            x = out;
+        } else if (j->y) {
+            add_row(j->h + at, j->y + at, j->n);
         }
         norm_row(x, j->n, j->gain, j->eps, out);
     }
@@ -94,10 +99,10 @@ static void qkv_head(const cpu_qkv_job *j, int64_t t, int64_t h)
         return;
     }
     uint16_t *k = kv->data + page * kv->page + kv->layer + (h - kv->n_head) * kv->head;
-    k += pos % pt * 2;
+    k += pos % pt / CPU_KEYS * CPU_KEYS * d + pos % CPU_KEYS * 2;
     for (int64_t i = 0; i < half; i++) {
-        k[i * pt * 2] = out[2 * i];
-        k[i * pt * 2 + 1] = out[2 * i + 1];
+        k[i * CPU_KEYS * 2] = out[2 * i];
+        k[i * CPU_KEYS * 2 + 1] = out[2 * i + 1];
     }
 }
 
