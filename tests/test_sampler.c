@@ -127,10 +127,33 @@ static void ties(const char *isa)
     sampler_close(o.s);
 }
 
+/* With this seed and position ids 0 and 128 draw noise that gives one score, 129 a lower one. */
+static void score_ties(const char *isa)
+{
+    static const int32_t allowed[] = {129, 128, 0};
+    float x[256] = {0};
+    one o = open_one(isa, 256, false);
+    ops_slot p = util_slot(256);
+    p.allowed = allowed, p.n_allowed = 3;
+    p.seed = 92071333, p.temperature = 1;
+    for (int i = 0; i < 4; i++) {
+        x[129] = i & 1 ? 1e-7f : 0; /* the largest logit in the first or the second block */
+        p.top_k = i & 2 ? 3 : 0;
+        assert_int_equal(draw(&o, x, &p).token, 0);
+        p.n_allowed = 2;
+        assert_int_equal(draw(&o, x, &p).token, 128);
+        p.n_allowed = 3;
+    }
+    sampler_close(o.s);
+}
+
 static void test_ties(void **state)
 {
     (void)state;
-    for (int k = 0; k < n_isas; k++) ties(isas[k]);
+    for (int k = 0; k < n_isas; k++) {
+        ties(isas[k]);
+        score_ties(isas[k]);
+    }
 }
 
 /* SMP-2: top-p at its ends. */

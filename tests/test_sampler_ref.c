@@ -5,6 +5,7 @@
 
 #include <float.h>
 
+#include "base/digest.h"
 #include "base/pool.h"
 
 #define TOP 20
@@ -114,7 +115,16 @@ static void show(const char *isa, const input *t, const sample_out *a, const sam
                 b->token, (double)a->logprob, (double)b->logprob, a->n_top, b->n_top);
 }
 
-static void compare(int32_t n, int rounds, uint64_t seed)
+static void add(digest_stream *d, const sample_out *a)
+{
+    int32_t head[3] = {(int32_t)a->why, a->token, a->n_top};
+    digest_add(d, head, sizeof head);
+    digest_add(d, &a->logprob, sizeof a->logprob);
+    digest_add(d, a->top_id, (size_t)a->n_top * sizeof *a->top_id);
+    digest_add(d, a->top_logprob, (size_t)a->n_top * sizeof *a->top_logprob);
+}
+
+static void compare(digest_stream *all, int32_t n, int rounds, uint64_t seed)
 {
     const char *isa[8];
     int n_isa = util_isas(isa), seen[3] = {0};
@@ -133,6 +143,7 @@ static void compare(int32_t n, int rounds, uint64_t seed)
         sample_out a = {.top_id = id_a, .top_logprob = lp_a};
         sample_row_ref(&t.row, &a, scratch);
         seen[a.why]++;
+        add(all, &a);
         for (int k = 1; k < n_isa; k++) {
             sample_out b = {.top_id = id_b, .top_logprob = lp_b};
             sample_row_pick(isa[k])(&t.row, &b, scratch);
@@ -148,25 +159,43 @@ static void compare(int32_t n, int rounds, uint64_t seed)
     mem_free(scratch);
 }
 
+/* The digests are of the definition's own results: a change here is a new numerics version. */
+static void close_golden(digest_stream *d, const char *want)
+{
+    char hex[33];
+    digest_hex(digest_value(d), hex);
+    digest_close(d);
+    assert_string_equal(hex, want);
+}
+
 static void test_small(void **state)
 {
     (void)state;
     static const int32_t size[] = {1, 2, 3, 31, 127, 128, 129, 255, 257, 512, 640};
-    for (int i = 0; i < 11; i++) compare(size[i], 1000, 100 + (uint64_t)i);
+    digest_stream *d = digest_open();
+    assert_non_null(d);
+    for (int i = 0; i < 11; i++) compare(d, size[i], 1000, 100 + (uint64_t)i);
+    close_golden(d, "0ab25e81e552ad503e1392a679b4d049");
 }
 
 static void test_middle(void **state)
 {
     (void)state;
-    compare(3001, 400, 7);
-    compare(2688, 200, 9);
+    digest_stream *d = digest_open();
+    assert_non_null(d);
+    compare(d, 3001, 400, 7);
+    compare(d, 2688, 200, 9);
+    close_golden(d, "884cc77f3277c789e2026a24006a5b13");
 }
 
 static void test_large(void **state)
 {
     (void)state;
-    compare(49152, 30, 8);
-    compare(151936, 6, 11);
+    digest_stream *d = digest_open();
+    assert_non_null(d);
+    compare(d, 49152, 30, 8);
+    compare(d, 151936, 6, 11);
+    close_golden(d, "e840859365b4d5e390f4834f45a02437");
 }
 
 /* ---- lanes
