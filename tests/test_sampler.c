@@ -147,6 +147,24 @@ static void score_ties(const char *isa)
     sampler_close(o.s);
 }
 
+/* With this seed and position the word of id 1 is 1: v = 1.5 * 2^-32, -log(e) = 21.775; that of
+ * id 0 is 0x3897dbb9: -log(e) = 1.387. So id 1 wins while it lies less than 20.388 below. */
+static void test_noise(void **state)
+{
+    (void)state;
+    for (int k = 0; k < n_isas; k++) {
+        one o = open_one(isas[k], 2, false);
+        ops_slot p = util_slot(2);
+        p.seed = 1069071570, p.temperature = 1;
+        assert_int_equal(draw(&o, (float[]){0, -20.38f}, &p).token, 1);
+        assert_int_equal(draw(&o, (float[]){0, -20.40f}, &p).token, 0);
+        p.temperature = 0.5f;
+        assert_int_equal(draw(&o, (float[]){0, -10.19f}, &p).token, 1);
+        assert_int_equal(draw(&o, (float[]){0, -10.20f}, &p).token, 0);
+        sampler_close(o.s);
+    }
+}
+
 static void test_ties(void **state)
 {
     (void)state;
@@ -316,7 +334,9 @@ static void bad_logits(const char *isa)
                 int32_t top = want.top_id[0];
                 for (int i = 0; i < V; i++)
                     if (at[a] < 0 || i == at[a] || (kind == 1 && i == 7)) x[i] = bad;
+                p.output = (int32_t[]){5}, p.n_output = 1;
                 for (int i = 0; i < 2; i++) sampler_slot_put(m, i, &p);
+                assert_int_equal(sampler_last_token(m, 0), 5);
                 assert_int_equal(sampler_sample(m, x, 2, 2, row, slot, pos), CORUN_OK);
                 for (int i = 0; i < 2; i++) sampler_draw_get(m, i, &d[i]);
                 assert_int_equal(d[0].token, -1);
@@ -609,7 +629,15 @@ static void test_slots(void **state)
             for (int i = cut; i < N; i++)
                 assert_int_equal(draw_at(&o, x[i], 50 + i).token, want[i]);
         }
-        p.output = NULL, p.n_output = 0;
+        /* Flags of other ids: what the slot held before must not stay. */
+        q.allowed = (int32_t[]){1, 2}, q.n_allowed = 2;
+        sampler_slot_put(o.s, 0, &q);
+        for (int i = 0; i < N; i++) assert_in_range(draw_at(&o, x[i], 50 + i).token, 1, 2);
+        q.n_allowed = 0, q.repetition = 1 + 1e-7f; /* flags in use, none of them a mask */
+        sampler_slot_put(o.s, 0, &q);
+        int other = 0;
+        for (int i = 0; i < N; i++) other += draw_at(&o, x[i], 50 + i).token > 2;
+        assert_true(other > N / 2);
         sampler_close(o.s);
     }
 }
@@ -709,6 +737,7 @@ int main(void)
     n_isas = util_isas(isas);
     const struct CMUnitTest t[] = {cmocka_unit_test(test_philox),
                                    cmocka_unit_test(test_seeds),
+                                   cmocka_unit_test(test_noise),
                                    cmocka_unit_test(test_ties),
                                    cmocka_unit_test(test_nucleus),
                                    cmocka_unit_test(test_min_p),
