@@ -108,7 +108,8 @@ corun_status chat_date(const char *text, chat_source *out)
     int y, m, d;
     char rest;
     bool ok = strlen(text) == 10 && sscanf(text, "%4d-%2d-%2d%c", &y, &m, &d, &rest) == 3;
-    for (int i = 0; ok && i < 10; i++) ok = (i == 4 || i == 7) == (text[i] == '-');
+    for (int i = 0; ok && i < 10; i++)
+        ok = i == 4 || i == 7 ? text[i] == '-' : text[i] >= '0' && text[i] <= '9';
     bool leap = ok && ((y % 4 == 0 && y % 100 != 0) || y % 400 == 0);
     if (!ok || y < 1 || m < 1 || m > 12 || d < 1 || d > days[m - 1] || (m == 2 && d == 29 && !leap))
         FAIL(CORUN_EINVAL, "'%s' is not a date (YYYY-MM-DD)", text);
@@ -127,24 +128,18 @@ static corun_status set_new(json_t *o, const char *key, json_t *v)
     return CORUN_OK;
 }
 
-/* The text of a part; NULL with the error set. */
-static const json_t *part_text(const json_t *part, const char *where, corun_status *st)
+static corun_status part_text(const json_t *part, const char *where, const json_t **out)
 {
-    if (json_is_string(part)) return part;
-    const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-    const char *t = json_string_value(type);
-    *st = CORUN_EFORMAT;
-    if (!t)
-        err_set(*st, "%s: a content part needs a string 'type'", where);
-    else if (strcmp(t, "text") != 0 && strcmp(t, "input_text") != 0 &&
-             strcmp(t, "output_text") != 0)
-        *st = err_set(CORUN_EUNSUPPORTED, "%s: content parts of type '%s' are not supported", where,
-                      t);
-    else if (!json_is_string(text))
-        err_set(*st, "%s: a text part needs a string 'text'", where);
-    else
-        return text;
-    return NULL;
+    *out = part;
+    if (json_is_string(part)) return CORUN_OK;
+    const char *type = json_string_value(json_object_get(part, "type"));
+    if (!type) FAIL(CORUN_EFORMAT, "%s: a content part needs a string 'type'", where);
+    if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 &&
+        strcmp(type, "output_text") != 0)
+        FAIL(CORUN_EUNSUPPORTED, "%s: content parts of type '%s' are not supported", where, type);
+    *out = json_object_get(part, "text");
+    if (!json_is_string(*out)) FAIL(CORUN_EFORMAT, "%s: a text part needs a string 'text'", where);
+    return CORUN_OK;
 }
 
 /* Parts in place for a template that wants them; else one string, joined by "\n". */
@@ -156,8 +151,8 @@ static corun_status prepare_parts(json_t *message, json_t *parts, bool keep, con
     buf b;
     buf_init(&b, (size_t)1 << 30);
     json_array_foreach (parts, i, part) {
-        const json_t *text = part_text(part, where, &st);
-        if (!text) goto done;
+        const json_t *text;
+        TRY_OR_DONE(part_text(part, where, &text));
         if (!keep && i) buf_putc(&b, '\n');
         if (!keep) buf_put(&b, json_string_value(text), json_string_length(text));
         if (keep && json_is_string(part)) {

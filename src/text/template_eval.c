@@ -399,21 +399,25 @@ static corun_status add_lists(tctx *c, const tval *a, const tval *b, tval *out)
     return tpl_seq(c, a->sub, items, n, out);
 }
 
+static bool is_list(const tval *v) { return v->kind == T_SEQ && v->sub <= SEQ_TUPLE; }
+static bool can_repeat(const tval *v) { return v->kind == T_STR || is_list(v); }
+
+static corun_status number_op(tctx *c, char op, const tval *a, const tval *b, tval *out)
+{
+    if (op != '/' && tv_is_int(a) && tv_is_int(b)) return int_op(c, op, a->u.i, b->u.i, out);
+    return float_op(c, op, tv_double(a), tv_double(b), out);
+}
+
 corun_status tpl_binary(tctx *c, char op, const tval *a, const tval *b, tval *out)
 {
     if (a->kind == T_UNDEF) return tpl_fail_undef(c, a);
     if (a->kind == T_STR && op == '%') return tstr_percent(c, a, b, out);
     if (b->kind == T_UNDEF) return tpl_fail_undef(c, b);
-    if (tv_is_num(a) && tv_is_num(b)) {
-        if (op != '/' && tv_is_int(a) && tv_is_int(b)) return int_op(c, op, a->u.i, b->u.i, out);
-        return float_op(c, op, tv_double(a), tv_double(b), out);
-    }
-    bool list_a = a->kind == T_SEQ && a->sub <= SEQ_TUPLE, text_a = a->kind == T_STR;
-    bool list_b = b->kind == T_SEQ && b->sub <= SEQ_TUPLE, text_b = b->kind == T_STR;
-    if (op == '+' && text_a && text_b) return add_strings(c, a, b, out);
-    if (op == '+' && list_a && list_b && a->sub == b->sub) return add_lists(c, a, b, out);
-    if (op == '*' && (list_a || text_a) && tv_is_int(b)) return repeat(c, a, b->u.i, out);
-    if (op == '*' && (list_b || text_b) && tv_is_int(a)) return repeat(c, b, a->u.i, out);
+    if (tv_is_num(a) && tv_is_num(b)) return number_op(c, op, a, b, out);
+    if (op == '+' && a->kind == T_STR && b->kind == T_STR) return add_strings(c, a, b, out);
+    if (op == '+' && is_list(a) && is_list(b) && a->sub == b->sub) return add_lists(c, a, b, out);
+    if (op == '*' && can_repeat(a) && tv_is_int(b)) return repeat(c, a, b->u.i, out);
+    if (op == '*' && can_repeat(b) && tv_is_int(a)) return repeat(c, b, a->u.i, out);
     return tpl_fail(c, "unsupported operand types for %s: '%s' and '%s'",
                     op == 'f'   ? "//"
                     : op == 'p' ? "**"

@@ -169,6 +169,12 @@ static corun_status f_sort(tctx *c, const tval *in, const tval *a, tval *out)
     if (a[2].kind == T_STR && memchr(a[2].u.s, ',', a[2].len))
         return tpl_fail(c, "sort by several attributes is not supported");
     TRY(keys_of(c, items, n, &a[2], flag(&a[1]), &keys));
+    for (uint32_t i = 0; i < n; i++) { /* lists of one: equal keys need no order */
+        tval *one;
+        TRY(tpl_list(c, &one, 1));
+        *one = keys[i];
+        TRY(tpl_seq(c, SEQ_LIST, one, 1, &keys[i]));
+    }
     TRY(tpl_sort(c, keys, items, n, flag(&a[0])));
     return tpl_seq(c, SEQ_LIST, items, n, out);
 }
@@ -204,6 +210,8 @@ static corun_status f_unique(tctx *c, const tval *in, const tval *a, tval *out)
     TRY(keys_of(c, items, n, &a[1], flag(&a[0]), &keys));
     for (uint32_t i = 0; i < n; i++) {
         bool seen = false;
+        if (!tpl_hashable(&keys[i]))
+            return tpl_fail(c, "unhashable type: '%s'", tpl_kind_name(&keys[i]));
         for (uint32_t k = 0; k < kept && !seen; k++) TRY(tpl_equal(c, &keys[k], &keys[i], &seen));
         if (seen) continue;
         keys[kept] = keys[i];

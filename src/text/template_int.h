@@ -365,6 +365,7 @@ corun_status tpl_list(tctx *c, tval **items, size_t n); /* room for n items */
 corun_status tpl_seq(tctx *c, tseq kind, const tval *items, size_t n, tval *out);
 corun_status tpl_iter(tctx *c, const tval *items, size_t n, tval *out);
 corun_status tpl_dict(tctx *c, const tpair *pairs, size_t n, tval *out);
+bool tpl_hashable(const tval *v);
 /* NULL: not there. */
 corun_status tpl_dict_get(tctx *c, const tval *d, const tval *k, const tval **out);
 /* The items that iterating v gives; an error for what cannot be iterated. Empties an iterator. */

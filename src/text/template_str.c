@@ -226,6 +226,7 @@ corun_status tstr_splitlines(tctx *c, const tval *v, bool keep, tval *out)
         i = next;
     }
     if (from < v->len) TRY(add_piece(c, &p, s + from, v->len - from));
+    for (size_t i = 0; i < p.n; i++) p.v[i].sub = v->sub;
     return tpl_seq(c, SEQ_LIST, p.v, p.n, out);
 }
 
@@ -399,7 +400,8 @@ corun_status tstr_percent(tctx *c, const tval *fmt, const tval *args, tval *out)
         }
         TRY(put_directive(c, &b, &d, v));
     }
-    if (next < n && args->kind != T_DICT)
+    bool strict = many || args->kind == T_STR || args->kind == T_NONE || tv_is_num(args);
+    if (next < n && strict)
         return tpl_fail(c, "not all arguments converted during string formatting");
     return tsb_value(c, &b, out);
 }

@@ -243,13 +243,13 @@ corun_status tpl_less(tctx *c, const tval *a, const tval *b, bool or_equal, bool
                     tpl_kind_name(b));
 }
 
-static bool hashable(const tval *v)
+bool tpl_hashable(const tval *v)
 {
     if (v->kind == T_DICT || (v->kind == T_SEQ && v->sub != SEQ_TUPLE && v->sub != SEQ_RANGE))
         return false;
     if (v->kind == T_SEQ)
         for (uint32_t i = 0; i < v->len; i++)
-            if (!hashable(&v->u.v[i])) return false;
+            if (!tpl_hashable(&v->u.v[i])) return false;
     return true;
 }
 
@@ -257,7 +257,7 @@ corun_status tpl_dict_get(tctx *c, const tval *d, const tval *k, const tval **ou
 {
     *out = NULL;
     if (k->kind != T_STR) {
-        if (!hashable(k)) return tpl_fail(c, "unhashable type: '%s'", tpl_kind_name(k));
+        if (!tpl_hashable(k)) return tpl_fail(c, "unhashable type: '%s'", tpl_kind_name(k));
         for (uint32_t i = 0; i < d->len && !*out; i++) {
             bool same;
             TRY(tpl_equal(c, &d->u.d[i].k, k, &same));
