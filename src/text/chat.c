@@ -10,12 +10,14 @@
 #define MARK      "CORUN_CONTINUES_HERE"
 #define NAMED_MAX 16
 
+struct named_template {
+    char *name;
+    template *t;
+};
+
 struct chat_templates {
     int n;
-    struct {
-        char *name;
-        template *t;
-    } named[NAMED_MAX];
+    struct named_template named[NAMED_MAX];
 };
 
 /* ---- templates
@@ -95,11 +97,11 @@ void chat_templates_free(chat_templates *t)
     mem_free(t);
 }
 
-static const template *named(const chat_templates *s, const char *name)
+/* Sets *out to the template of this name, or leaves it. */
+static void named(const chat_templates *s, const char *name, const template **out)
 {
     for (int i = 0; s && i < s->n; i++)
-        if (strcmp(s->named[i].name, name) == 0) return s->named[i].t;
-    return NULL;
+        if (strcmp(s->named[i].name, name) == 0) *out = s->named[i].t;
 }
 
 corun_status chat_date(const char *text, chat_source *out)
@@ -328,7 +330,7 @@ static corun_status pick_template(request *r, const chat_source *s)
     json_t *sent;
     TRY(read_member(r->root, "chat_template", JSON_STRING, &sent));
     if (sent) {
-        r->t = named(s->templates, json_string_value(sent));
+        named(s->templates, json_string_value(sent), &r->t);
         if (r->t) return CORUN_OK;
         TRY(template_parse(&r->own, json_string_value(sent), json_string_length(sent),
                            "chat_template"));
@@ -337,8 +339,8 @@ static corun_status pick_template(request *r, const chat_source *s)
     }
     if (!s->templates)
         FAIL(CORUN_EFORMAT, "the model has no chat template, and the request none either");
-    if (json_array_size(r->tools) > 0) r->t = named(s->templates, "tool_use");
-    if (!r->t) r->t = named(s->templates, "default");
+    if (json_array_size(r->tools) > 0) named(s->templates, "tool_use", &r->t);
+    if (!r->t) named(s->templates, "default", &r->t);
     if (!r->t && s->templates->n == 1) r->t = s->templates->named[0].t;
     if (!r->t)
         FAIL(CORUN_EFORMAT, "the model's chat templates have names, and none is 'default': name "

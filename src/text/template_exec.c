@@ -77,17 +77,26 @@ static corun_status assign_to(tctx *c, const tnode *to, const tval *v)
     return CORUN_OK;
 }
 
-/* Runs a body in a scope of its own and takes its text. */
+/* Runs a body in the scope of now and takes its text. */
+static corun_status text_of(tctx *c, const tnode *body, tval *out)
+{
+    tsb *b, *outer = c->out;
+    TPL_NEW(&c->a, b, 1);
+    *b = (tsb){0};
+    c->out = b;
+    TRY(tpl_exec(c, body));
+    c->out = outer;
+    return tsb_value(c, b, out);
+}
+
+/* Likewise, in a scope of its own. */
 static corun_status capture(tctx *c, const tnode *body, tval *out)
 {
     tscope *saved;
-    tsb b = {0}, *outer = c->out;
     TRY(tpl_scope_push(c, c->scope, &saved));
-    c->out = &b;
-    TRY(tpl_exec(c, body));
-    c->out = outer;
+    TRY(text_of(c, body, out));
     c->scope = saved;
-    return tsb_value(c, &b, out);
+    return CORUN_OK;
 }
 
 /* ---- loops
@@ -248,17 +257,14 @@ static corun_status bind_macro(tctx *c, const tnode *def, const targs *a)
 corun_status tpl_run_macro(tctx *c, const tmacro *m, const targs *a, tval *out)
 {
     tscope *saved;
-    tsb b = {0}, *outer = c->out;
     if (++c->depth > TPL_EVAL_MAX)
         return tpl_fail(c, "macros nested deeper than %d levels", TPL_EVAL_MAX);
     TRY(tpl_scope_push(c, m->scope, &saved));
     TRY(bind_macro(c, m->def, a));
-    c->out = &b;
-    TRY(tpl_exec(c, m->def->kid[0]));
-    c->out = outer;
+    TRY(text_of(c, m->def->kid[0], out));
     c->scope = saved;
     c->depth--;
-    return tsb_value(c, &b, out);
+    return CORUN_OK;
 }
 
 static corun_status macro_value(tctx *c, const tnode *def, tval *out)

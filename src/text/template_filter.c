@@ -535,13 +535,14 @@ static corun_status f_title(tctx *c, const tval *in, const tval *a, tval *out)
 
 static corun_status f_replace(tctx *c, const tval *in, const tval *a, tval *out)
 {
-    tval s, from, to;
+    tval s, from, to, count = a[2];
     int64_t max;
+    if (count.kind == T_NONE) count.kind = T_ABSENT;
     if (!given(&a[0]) || !given(&a[1])) return tpl_fail(c, "replace needs two arguments");
     TRY(tpl_to_str(c, in, &s));
     TRY(tpl_to_str(c, &a[0], &from));
     TRY(tpl_to_str(c, &a[1], &to));
-    TRY(want_int(c, a[2].kind == T_NONE ? &(tval){.kind = T_ABSENT} : &a[2], -1, &max));
+    TRY(want_int(c, &count, -1, &max));
     return tstr_replace(c, &s, &from, &to, max, out);
 }
 

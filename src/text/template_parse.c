@@ -125,6 +125,14 @@ corun_status tpl_expect_op(tparser *p, char op)
     return CORUN_OK;
 }
 
+/* Steps over a token; its line. */
+static int take_line(tparser *p)
+{
+    const ttok *t = p->tok;
+    p->tok = t + 1;
+    return t->line;
+}
+
 static corun_status enter(tparser *p)
 {
     if (++p->nest > TPL_NEST_MAX)
@@ -164,7 +172,7 @@ static corun_status pair_node(tparser *p, tnode **out, tnode_kind kind, int line
 
 static corun_status list_literal(tparser *p, tnode **out)
 {
-    int line = p->tok++->line;
+    int line = take_line(p);
     tkids k = {0};
     while (!tpl_at_op(p, ']')) {
         if (k.n) TRY(tpl_expect_op(p, ','));
@@ -179,7 +187,7 @@ static corun_status list_literal(tparser *p, tnode **out)
 
 static corun_status dict_literal(tparser *p, tnode **out)
 {
-    int line = p->tok++->line;
+    int line = take_line(p);
     tkids k = {0};
     while (!tpl_at_op(p, '}')) {
         if (k.n) TRY(tpl_expect_op(p, ','));
@@ -443,7 +451,7 @@ static corun_status postfix(tparser *p, tnode **x);
 
 static corun_status one_test(tparser *p, tnode *target, tnode **out)
 {
-    int line = p->tok++->line;
+    int line = take_line(p);
     bool negated = tpl_at_name(p, "not");
     if (negated) p->tok++;
     const ttok *name = p->tok;
@@ -594,7 +602,7 @@ static corun_status power(tparser *p, tnode **out)
     tnode *a, *b;
     TRY(unary(p, &a, true));
     while (tpl_at_op(p, 'P')) {
-        int line = p->tok++->line;
+        int line = take_line(p);
         TRY(unary(p, &b, true));
         TRY(binary(p, &a, line, 'p', a, b));
     }
@@ -608,7 +616,7 @@ static corun_status product(tparser *p, tnode **out)
     TRY(power(p, &a));
     while (tpl_at_op(p, '*') || tpl_at_op(p, '/') || tpl_at_op(p, 'F') || tpl_at_op(p, '%')) {
         char op = p->tok->op == 'F' ? 'f' : p->tok->op;
-        int line = p->tok++->line;
+        int line = take_line(p);
         TRY(power(p, &b));
         TRY(binary(p, &a, line, op, a, b));
     }
@@ -638,7 +646,7 @@ static corun_status sum(tparser *p, tnode **out)
     TRY(concat(p, &a));
     while (tpl_at_op(p, '+') || tpl_at_op(p, '-')) {
         char op = p->tok->op;
-        int line = p->tok++->line;
+        int line = take_line(p);
         TRY(concat(p, &b));
         TRY(binary(p, &a, line, op, a, b));
     }
@@ -688,7 +696,7 @@ static corun_status compare(tparser *p, tnode **out)
 static corun_status negation(tparser *p, tnode **out)
 {
     if (!tpl_at_name(p, "not")) return compare(p, out);
-    int line = p->tok++->line;
+    int line = take_line(p);
     TRY(enter(p));
     TRY(negation(p, out));
     p->nest--;
@@ -700,7 +708,7 @@ static corun_status conjunction(tparser *p, tnode **out)
     tnode *a, *b;
     TRY(negation(p, &a));
     while (tpl_at_name(p, "and")) {
-        int line = p->tok++->line;
+        int line = take_line(p);
         TRY(negation(p, &b));
         TRY(pair_node(p, &a, N_AND, line, a, b));
     }
@@ -713,7 +721,7 @@ corun_status tpl_expr_or(tparser *p, tnode **out)
     tnode *a, *b;
     TRY(conjunction(p, &a));
     while (tpl_at_name(p, "or")) {
-        int line = p->tok++->line;
+        int line = take_line(p);
         TRY(conjunction(p, &b));
         TRY(pair_node(p, &a, N_OR, line, a, b));
     }
