@@ -33,7 +33,6 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 OUT = Path(__file__).resolve().parent.parent / "tests" / "data" / "golden"
 N_TOKEN = 640
-EMBED_STD = 0.04
 LOGIT_STD = 3.6
 
 R_LLAMA3 = (
@@ -159,9 +158,11 @@ def make_weights(model, m, rng):
     H, ff = m["hidden_size"], m["ff"]
     d = m["head_dim"] or H // m["heads"]
     nq_d = m["heads"] * d
-    final = LOGIT_STD / (EMBED_STD if m["tied"] else 1.0) / math.sqrt(H)
-    qk = 0.03 if m["family"] == "qwen3" else 1.2
-    branch = 0.06  # what a block adds to the residual stream
+    small = math.sqrt(m["eps"] / 1e-5)  # hidden states so small that eps shows
+    embed = 0.04 * small
+    final = LOGIT_STD / (embed if m["tied"] else 1.0) / math.sqrt(H)
+    qk = 0.03 * small if m["family"] == "qwen3" else 1.2
+    branch = 0.06 * small  # what a block adds to the residual stream
     std = {
         "q_proj": qk / math.sqrt(H),
         "k_proj": qk / math.sqrt(H),
@@ -170,11 +171,11 @@ def make_weights(model, m, rng):
         "gate_proj": 1.5 / math.sqrt(H),
         "up_proj": 1 / math.sqrt(H),
         "down_proj": branch / 0.9 / math.sqrt(ff),
-        "embed_tokens": EMBED_STD,
+        "embed_tokens": embed,
         "lm_head": 1.0,
     }
-    bias = {"q_proj": 0.3 * qk, "k_proj": 0.3 * qk, "v_proj": 0.3, "o_proj": 0.02,
-            "gate_proj": 0.3, "up_proj": 0.3, "down_proj": 0.02}
+    bias = {"q_proj": 0.3 * qk, "k_proj": 0.3 * qk, "v_proj": 0.3, "o_proj": branch / 3,
+            "gate_proj": 0.3, "up_proj": 0.3, "down_proj": branch / 3}
     out = {}
     for name, p in sorted(model.named_parameters()):
         leaf, kind = name.split(".")[-2:]
@@ -192,7 +193,7 @@ def make_weights(model, m, rng):
         out[name] = v.to(torch.bfloat16).contiguous()
     if m.get("decoy_head"):
         z = torch.from_numpy(rng.standard_normal((m["vocab"], H)))
-        out["lm_head.weight"] = (EMBED_STD * z).to(torch.bfloat16)
+        out["lm_head.weight"] = (embed * z).to(torch.bfloat16)
     return out
 
 
