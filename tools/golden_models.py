@@ -87,7 +87,7 @@ MODELS = {
     # the long-context advice of Qwen, 5 heads a group, new spelling
     "qwen3_yarn": dict(
         family="qwen3", hidden_size=88, layers=2, heads=10, kv=2, head_dim=64, ff=120, vocab=325,
-        eps=1e-6, theta=1e6, tied=False, style="new",
+        eps=1e-6, theta=1e6, tied=False, style="new", logit_std=3.15,
         rope=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=128),
     ),
     # biases on q, k, v and o beside the q and k norms; yarn with both mscale fields
@@ -160,7 +160,7 @@ def make_weights(model, m, rng):
     nq_d = m["heads"] * d
     small = math.sqrt(m["eps"] / 1e-5)  # hidden states so small that eps shows
     embed = 0.04 * small
-    final = LOGIT_STD / (embed if m["tied"] else 1.0) / math.sqrt(H)
+    final = m.get("logit_std", LOGIT_STD) / (embed if m["tied"] else 1.0) / math.sqrt(H)
     qk = 0.03 * small if m["family"] == "qwen3" else 1.2
     branch = 0.06 * small  # what a block adds to the residual stream
     std = {

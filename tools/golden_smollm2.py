@@ -80,7 +80,7 @@ LONG = (
 )
 
 PROMPTS = [
-    "Hello",
+    "Hello! How are you today?",
     "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is",
     chat(("user", "What is gravity? Answer in two sentences.")),
     chat(("system", "You answer with one word."), ("user", "Name a colour."),
@@ -174,8 +174,6 @@ def log_softmax(x):
 def full_positions(n):
     if n > 600:
         return [127, 511, 512, n - 1]
-    if n < 4:
-        return [0] * (N_FULL - 1) + [n - 1]
     return [n // 4, n // 2, n - 2, n - 1]
 
 
@@ -253,6 +251,7 @@ def main():
         ref = run(wide, ids)
         lp = log_softmax(ref)
         pos = full_positions(n)
+        assert len(set(pos)) == N_FULL
         body += struct.pack("<i", n) + np.array(ids + pos, "<i4").tobytes()
         body += b"".join(pack_row(ref[p]) for p in pos)
         top = np.argsort(-lp, axis=-1, kind="stable")[:, :N_TOP]
