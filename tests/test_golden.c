@@ -55,8 +55,7 @@ static struct {
     ops real;
     const step *cur;
     const plant *p;
-    const weights *w;
-    const config *cfg;
+    weights *w;
     int32_t n_norm;
 } hooked;
 
@@ -169,7 +168,6 @@ static corun_status run_model(const char *name, backend be, const plant *p, gold
         hooked.real = *r.m->o;
         hooked.p = p;
         hooked.w = w;
-        hooked.cfg = &c;
         p->hook(r.m->o);
     }
     r.margin = tol.top1_margin * g->bf16.rms;
@@ -351,6 +349,8 @@ static void remap_skip_last_chunk(int32_t *pos, int32_t *page)
     if (*pos >= 512) *pos = 511;
 }
 
+/* The oracle's memory is the host's, one double an element where nothing is rounded. */
+
 /* The second norm of a layer reads h before the attention's output is added. */
 static corun_status norm_before_residual(ops *o, ops_rows rows, void *h, const void *y,
                                          const ops_weight *gain, float eps, void *out)
@@ -361,25 +361,13 @@ static corun_status norm_before_residual(ops *o, ops_rows rows, void *h, const v
     void *keep = malloc(bytes);
     if (!keep) abort();
     corun_status st = hooked.real.norm(o, rows, h, NULL, gain, eps, out);
-    if (st == CORUN_OK) st = o->dev_get(o, out, 0, keep, bytes);
+    memcpy(keep, out, bytes);
     if (st == CORUN_OK) st = hooked.real.norm(o, rows, h, y, gain, eps, out);
-    if (st == CORUN_OK) st = o->dev_put(o, out, 0, keep, bytes);
+    memcpy(out, keep, bytes);
     free(keep);
     return st;
 }
 static void hook_norm_before_residual(ops *o) { o->norm = norm_before_residual; }
-
-static double element(const void *p, int32_t bytes, size_t i)
-{
-    return bytes == 8 ? ((const double *)p)[i] : (double)((const float *)p)[i];
-}
-static void set_element(void *p, int32_t bytes, size_t i, double v)
-{
-    if (bytes == 8)
-        ((double *)p)[i] = v;
-    else
-        ((float *)p)[i] = (float)v;
-}
 
 /* q is rotated first and normed after. */
 static corun_status qkv_post_norm_last(ops *o, int32_t layer, const void *qkv,
@@ -388,33 +376,21 @@ static corun_status qkv_post_norm_last(ops *o, int32_t layer, const void *qkv,
 {
     (void)q_gain;
     TRY(hooked.real.qkv_post(o, layer, qkv, NULL, k_gain, eps, rope, q));
-    int32_t d = o->dims.d_head, b = o->act_bytes;
-    size_t heads = (size_t)o->n_tok * (size_t)o->dims.n_head;
-    size_t bytes = heads * (size_t)d * (size_t)b;
+    int32_t d = o->dims.d_head;
     char name[96];
     float gain[256];
     snprintf(name, sizeof name, "model.layers.%d.self_attn.q_norm.weight", (int)layer);
     const weights_tensor *t = weights_find(hooked.w, name);
-    if (!t || d > 256) FAIL(CORUN_EINTERNAL, "no %s", name);
-    TRY(weights_read_f32((weights *)hooked.w, t, 0, 1, gain));
-    void *x = malloc(bytes);
-    if (!x) abort();
-    corun_status st = o->dev_get(o, q, 0, x, bytes);
-    for (size_t h = 0; h < heads && st == CORUN_OK; h++) {
+    if (!t || d > 256 || o->act_bytes != sizeof(double)) FAIL(CORUN_EINTERNAL, "%s", name);
+    TRY(weights_read_f32(hooked.w, t, 0, 1, gain));
+    double *x = q;
+    for (int64_t h = 0; h < (int64_t)o->n_tok * o->dims.n_head; h++, x += d) {
         double sq = 0;
-        for (int32_t i = 0; i < d; i++) {
-            double v = element(x, b, h * (size_t)d + (size_t)i);
-            sq += v * v;
-        }
+        for (int32_t i = 0; i < d; i++) sq += x[i] * x[i];
         double r = 1 / sqrt(sq / d + (double)eps);
-        for (int32_t i = 0; i < d; i++) {
-            size_t at = h * (size_t)d + (size_t)i;
-            set_element(x, b, at, element(x, b, at) * r * (double)gain[i]);
-        }
+        for (int32_t i = 0; i < d; i++) x[i] *= r * (double)gain[i];
     }
-    if (st == CORUN_OK) st = o->dev_put(o, q, 0, x, bytes);
-    free(x);
-    return st;
+    return CORUN_OK;
 }
 static void hook_norm_last(ops *o) { o->qkv_post = qkv_post_norm_last; }
 
@@ -506,6 +482,7 @@ static void test_cpu(void **state) { parity(*state, CPU); }
 static void test_plant(void **state)
 {
     const plant *p = *state;
+    if (getenv("CORUN_TEST_SHORT")) skip();
     golden g;
     golden_sum sum;
     OK(run_model(p->model, EXACT, p, &g, &sum));
