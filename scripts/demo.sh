@@ -21,10 +21,10 @@ mkdir -p "$out"
 shuf --random-source="$lines" "$lines" >"$out/shuffled.jsonl"
 
 echo "First run: the lines in order, all submitted at once, room for every request."
-"$corun" batch -m "$model" --policy corun -i "$lines" -o "$out/first.jsonl" \
+"$corun" batch -m "$model" --policy corun --page 16 -i "$lines" -o "$out/first.jsonl" \
     --metrics "$out/first.metrics.json" --strict
-echo "Second run: shuffled, 0 to 8 lines before each step, a pool of ${POOL:=20M}."
-"$corun" batch -m "$model" --policy corun -i "$out/shuffled.jsonl" -o "$out/second.jsonl" \
+echo "Second run: shuffled, 0 to 8 lines before each step, a pool of ${POOL:=16M}."
+"$corun" batch -m "$model" --policy corun --page 16 -i "$out/shuffled.jsonl" -o "$out/second.jsonl" \
     --metrics "$out/second.metrics.json" --strict --arrival seed:7 --kv "$POOL" --swap 256M
 
 # The eighth field between quotes is the custom_id: {"id":"...","custom_id":"...",
