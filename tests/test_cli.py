@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import pty
 import random
 import signal
 import time
@@ -523,3 +524,49 @@ def test_rows_hold_no_clock(corun):
     time.sleep(1.1)
     assert corun.batch(lines) == first
     assert all(json.loads(r)["response"]["body"]["created"] == 0 for r in first)
+
+
+# ---- what a person sees, and limits --------------------------------------------------------------
+
+def test_progress(corun):
+    """Without a terminal: a summary line. With one: a bar that leaves no trace in the results."""
+    corun.write("in.jsonl", mixed(10) + [b"nonsense"] * 25)
+    r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "a")
+    err = r.stderr.decode()
+    assert "35 rows, 25 with errors" in err and err.count("corun: line ") == 20 and "5 more error" in err
+    ours, theirs = pty.openpty()
+    p = corun.start("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "b", stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert p.wait(60) == 0 and b"35 rows" in shown and b"\r\x1b[K" in shown
+    assert (corun.folder / "a").read_bytes() == (corun.folder / "b").read_bytes()
+
+
+def test_ignored_signals(corun):
+    """What nohup ignores stays ignored."""
+    p = corun.start("batch", "-m", "fake:phase", "-i", "-", "-o", "out.jsonl", "-q", stdin=-1,
+                    preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    while not (corun.folder / ".out.jsonl.corun-part").exists():
+        time.sleep(0.05)
+    time.sleep(0.3)
+    p.send_signal(signal.SIGHUP)
+    p.communicate(json.dumps(completion("a", "x")).encode(), timeout=60)
+    assert p.returncode == 0
+
+
+def test_memory_is_bounded(corun):
+    """Lines are streamed: 48 MB of them do not make the program grow."""
+    with open(corun.folder / "in.jsonl", "w") as f:
+        for i in range(6000):
+            f.write(json.dumps(completion(f"r{i}", "x" * 50, max_tokens=1,
+                                          user="y" * 8000)) + "\n")
+    p = corun.start("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "out.jsonl", "-q")
+    _, status, used = os.wait4(p.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert used.ru_maxrss < 200 * 1024

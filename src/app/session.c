@@ -151,12 +151,13 @@ static void note_signal(int n) { signal_seen = n; }
 
 void cmd_signals_install(void)
 {
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     /* a second signal of a kind ends at once */
-    struct sigaction sa = {.sa_handler = note_signal, .sa_flags = SA_RESETHAND};
+    struct sigaction sa = {.sa_handler = note_signal, .sa_flags = SA_RESETHAND}, old;
     sigemptyset(&sa.sa_mask);
-    sigaction(SIGINT, &sa, NULL);
-    sigaction(SIGTERM, &sa, NULL);
-    sigaction(SIGHUP, &sa, NULL);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(signals[i], &sa, NULL); /* what nohup ignores stays ignored */
     sa = (struct sigaction){.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &sa, NULL);
 }
