@@ -114,6 +114,54 @@ static void test_matmul_shapes(void **state)
     matmul_case(40, 1600, RANDOM, false, many, 2);
 }
 
+/* Rows of other sequences and dead rows change nothing in a row's product. */
+static void test_matmul_neighbours(void **state)
+{
+    (void)state;
+    enum { N = 70, K = 300, R = 8 };
+    uint16_t *w = must(N * K, 2), *x = must(R * K, 2);
+    float *want = must(R * N, 4), *got = must(R * N, 4);
+    fill(w, N * K, 1, RANDOM, 0.1f);
+    fill(x, R * K, 2, RANDOM, 1.0f);
+    ref_cpu_matmul(w, NULL, N, K, x, R, true, want);
+    for (size_t i = 0; i < N_ISA; i++) {
+        machine m;
+        ops_conf c = conf(R);
+        if (!machine_open(&m, all_isa[i], 2, &dims0, &c)) continue;
+        ops_weight *h = open_weight(m.o, w, N, K, NULL);
+        void *dx = alloc_dev(m.o, R * K * 2), *out = alloc_dev(m.o, R * N * 4);
+        ok(m.o->dev_put(m.o, dx, 0, x, R * K * 2));
+        for (unsigned live = 1; live < 1u << R; live += live < 20 ? 1 : 37) {
+            int32_t tok[1] = {0}, page[1] = {0}, n = 0;
+            step_row r[R];
+            for (int k = 0; k < R; k++) {
+                bool on = live >> k & 1;
+                r[k] = (step_row){.seq = on ? k : -1,
+                                  .slot = -1,
+                                  .pos = k,
+                                  .q_len = 1,
+                                  .page = page,
+                                  .n_page = on};
+                n += on;
+            }
+            step s = {.id = 1, .kind = STEP_DECODE, .n_row = R, .row = r, .n_tok = 1, .tok = tok};
+            ok(m.o->step_put(m.o, &s));
+            assert_int_equal(m.o->n_tok, n);
+            memset(got, 0x7f, R * N * 4);
+            ok(m.o->dev_put(m.o, out, 0, got, R * N * 4));
+            ok(m.o->matmul(m.o, OPS_ROWS_TOK, h, dx, OPS_F32, out));
+            ok(m.o->dev_get(m.o, out, 0, got, R * N * 4));
+            same_bytes(got, want, (size_t)n * N * 4, "%s, live rows %x", all_isa[i], live);
+            for (int k = n * N; k < R * N; k++) /* and nothing else is written */
+                assert_memory_equal(&got[k], "\x7f\x7f\x7f\x7f", 4);
+        }
+        m.o->weight_close(m.o, h);
+        m.o->dev_free(m.o, dx), m.o->dev_free(m.o, out);
+        machine_close(&m);
+    }
+    free(w), free(x), free(want), free(got);
+}
+
 /* The order-revealing pattern must be able to show another order. */
 static void test_order_shows(void **state)
 {
@@ -265,9 +313,13 @@ static void test_embed_and_logits(void **state)
 int main(void)
 {
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_matmul_rows), cmocka_unit_test(test_matmul_shapes),
-        cmocka_unit_test(test_order_shows), cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_silu),        cmocka_unit_test(test_embed_and_logits),
+        cmocka_unit_test(test_matmul_rows),
+        cmocka_unit_test(test_matmul_shapes),
+        cmocka_unit_test(test_order_shows),
+        cmocka_unit_test(test_matmul_neighbours),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_silu),
+        cmocka_unit_test(test_embed_and_logits),
     };
     return cmocka_run_group_tests_name("ops: rows", t, NULL, NULL);
 }

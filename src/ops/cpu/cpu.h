@@ -48,7 +48,9 @@ typedef struct cpu_matmul_job {
     void *out; /* [n_row][n_out] */
     float *scratch;
     int64_t scratch_floats; /* a worker: cpu_matmul_scratch */
-    int64_t cut;            /* planted fault: the sum is made of two parts; 0: it is not */
+#ifdef CORUN_BREAK_ORDER
+    int64_t cut; /* planted fault: the sums of the parts before and from cut on are added */
+#endif
 } cpu_matmul_job;
 
 /* Floats of scratch that a worker needs for matrices of up to n_in columns. */

@@ -119,21 +119,26 @@ CPU_INLINE vf vf_fma(vf a, vf b, vf c)
 #else
 /* No fma instruction: the product is exact in double; the sum is rounded to odd there (the lost
  * part is known exactly), which the second rounding, to float, cannot tell from the exact sum. */
-typedef double vd4 __attribute__((vector_size(32)));
-typedef int64_t vl4 __attribute__((vector_size(32)));
+typedef float vf2 __attribute__((vector_size(8)));
+typedef double vd2 __attribute__((vector_size(16)));
+typedef uint64_t vu2 __attribute__((vector_size(16)));
+CPU_INLINE vf2 vf2_fma(vf2 a, vf2 b, vf2 c)
+{
+    vd2 p = __builtin_convertvector(a, vd2) * __builtin_convertvector(b, vd2);
+    vd2 q = __builtin_convertvector(c, vd2);
+    vd2 s = p + q, t = s - p;
+    vd2 e = (p - (s - t)) + (q - t);
+    /* One step of the last bit away from zero where e has the sign of s, else towards zero; only
+     * where the last bit is 0 and e is neither 0 nor NaN (e e cannot underflow). */
+    vu2 bits = (vu2)s, adjust = 1 - ((bits ^ (vu2)e) >> 63 << 1);
+    bits += adjust & ((bits & 1) - 1) & (vu2)(e * e > 0.0);
+    return __builtin_convertvector((vd2)bits, vf2);
+}
 CPU_INLINE vf vf_fma(vf a, vf b, vf c)
 {
-    vd4 p = __builtin_convertvector(a, vd4) * __builtin_convertvector(b, vd4);
-    vd4 q = __builtin_convertvector(c, vd4);
-    vd4 s = p + q, t = s - p;
-    vd4 e = (p - (s - t)) + (q - t);
-    vl4 bits = (vl4)s;
-    vl4 even = (bits & 1) - 1;        /* all ones where the last bit is 0 */
-    vl4 up = e > 0.0, down = e < 0.0; /* both 0 where e is NaN */
-    vl4 neg = s < 0.0;
-    vl4 away = (up & ~neg) | (down & neg); /* the exact sum is larger in magnitude */
-    bits += even & (((up | down) & ~away) - away);
-    return __builtin_convertvector((vd4)bits, vf);
+    vf2 lo = vf2_fma((vf2){a[0], a[1]}, (vf2){b[0], b[1]}, (vf2){c[0], c[1]});
+    vf2 hi = vf2_fma((vf2){a[2], a[3]}, (vf2){b[2], b[3]}, (vf2){c[2], c[3]});
+    return (vf){lo[0], lo[1], hi[0], hi[1]};
 }
 #endif
 #endif

@@ -90,13 +90,6 @@ CPU_INLINE void rows_bf16(const int mr, const int ns, const float *x, const uint
     }
 }
 
-/* Panels to take at once for mr rows, of n that are left. */
-static int64_t panels_at_once(int64_t mr, int64_t n)
-{
-    int64_t p = (CPU_GROUP(mr) + CPU_STRIPS - 1) / CPU_STRIPS;
-    return n >= p ? p : 1;
-}
-
 static void few_rows(int64_t mr, const float *x, const uint32_t *panel, int64_t n_in,
                      int64_t n_panel, float *v)
 {
@@ -136,22 +129,59 @@ static void many_rows(int64_t mr, const float *x, const float *w, int64_t n_in, 
     }
 }
 
+#ifdef CORUN_BREAK_ORDER
+/* The planted fault: K in two parts, with a sum each. */
+static void cut_rows(int64_t mr, const float *x, const uint32_t *panel, int64_t n_in, int64_t cut,
+                     float *v)
+{
+    sums second;
+    few_rows(mr, x, panel, cut, 1, v);
+    few_rows(mr, x + cut * mr, panel + cut * 16, n_in - cut, 1, second.v);
+    for (int64_t i = 0; i < mr * CPU_PANEL; i++) v[i] += second.v[i];
+}
+#endif
+
+/* Sums of mr rows with np panels: from `wide`, the widened panel, if that is not NULL. */
+static void tile_sums(const cpu_matmul_job *j, int64_t mr, const float *x, const uint32_t *panel,
+                      int64_t np, const float *wide, float *v)
+{
+#ifdef CORUN_BREAK_ORDER
+    if (j->cut) {
+        cut_rows(mr, x, panel, j->n_in, j->cut, v);
+        return;
+    }
+#endif
+    if (wide)
+        many_rows(mr, x, wide, j->n_in, v);
+    else
+        few_rows(mr, x, panel, j->n_in, np, v);
+}
+
+/* Panels to take at once for n rows, of those that are left. */
+static int64_t panels_at_once(const cpu_matmul_job *j, int64_t n, int64_t left)
+{
+#ifdef CORUN_BREAK_ORDER
+    if (j->cut) return 1;
+#endif
+    (void)j;
+    int64_t p = n <= TILE_ROW ? (CPU_GROUP(n) + CPU_STRIPS - 1) / CPU_STRIPS : 1;
+    return left >= p ? p : 1;
+}
+
 /* Rows [row, row + n), whose floats are x in n_tile tiles, with panels [p, p_end). */
 static void block(const cpu_matmul_job *j, int64_t row, int64_t n, int64_t n_tile, const float *x,
-                  float *wide, int64_t p, int64_t p_end)
+                  float *scratch, int64_t p, int64_t p_end)
 {
     int64_t K = j->n_in, kp = (K + CPU_KB - 1) / CPU_KB * CPU_KB;
+    float *wide = n >= WIDE_ROWS ? scratch : NULL;
     sums v;
     while (p < p_end) {
-        int64_t np = n_tile == 1 ? panels_at_once(n, p_end - p) : 1;
+        int64_t np = panels_at_once(j, n, p_end - p);
         const uint32_t *panel = j->panel + p * K * 16;
-        if (n >= WIDE_ROWS) widen_w(panel, K, wide);
+        if (wide) widen_w(panel, K, wide);
         for (int64_t t = 0; t < n_tile; t++) {
             int64_t b = n * t / n_tile, mr = n * (t + 1) / n_tile - b;
-            if (n >= WIDE_ROWS)
-                many_rows(mr, x + b * kp, wide, K, v.v);
-            else
-                few_rows(mr, x + b * kp, panel, K, np, v.v);
+            tile_sums(j, mr, x + b * kp, panel, np, wide, v.v);
             for (int64_t q = 0; q < np; q++)
                 store(j, v.v + q * CPU_PANEL, np * CPU_PANEL, p + q, row + b, mr);
         }

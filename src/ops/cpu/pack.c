@@ -94,9 +94,17 @@ static void pack_panel(const pack_job *j, int64_t p)
                                   (16 + o < left ? (uint32_t)row[(16 + o) * K + k] << 16 : 0u);
         return;
     }
-    for (int64_t k = 0; k < K; k++)
-        for (int64_t o = 0; o < 16; o++)
-            out[k * 16 + o] = row[o * K + k] | (uint32_t)row[(16 + o) * K + k] << 16;
+    /* Squares of 16 x 16 words, turned in the first-level cache. */
+    for (int64_t k0 = 0; k0 < K; k0 += 16) {
+        int64_t n = K - k0 < 16 ? K - k0 : 16;
+        uint32_t square[16][16];
+        for (int64_t o = 0; o < 16; o++) {
+            const uint16_t *low = row + o * K + k0, *high = row + (16 + o) * K + k0;
+            for (int64_t k = 0; k < n; k++) square[o][k] = low[k] | (uint32_t)high[k] << 16;
+        }
+        for (int64_t k = 0; k < n; k++)
+            for (int64_t o = 0; o < 16; o++) out[(k0 + k) * 16 + o] = square[o][k];
+    }
 }
 
 static void pack_work(void *arg, int worker, int n_worker)
