@@ -664,12 +664,12 @@ static void test_gguf(void **state)
     check_ids_n(t, "ab", 2, BPE_ADD_SPECIAL, "258 256");
     assert_string_equal(bpe_special(t, "bos_token"), "<s>");
     bpe_close(t);
-    /* An unused token is no token; a user-defined one is matched and is not special. */
+    /* Neither an unused nor a user-defined token is a part of the vocabulary that merges make. */
     gg_options o = gg_good;
-    o.type_of_ab = 4;
-    o.n_merge = 1;
-    o.bad_merge = false;
-    assert_int_equal(gg_open(&t, o), CORUN_EFORMAT); /* "a b" has no result in the vocabulary */
+    for (o.type_of_ab = 4; o.type_of_ab <= 5; o.type_of_ab++) {
+        assert_int_equal(gg_open(&t, o), CORUN_EFORMAT);
+        assert_non_null(strstr(err_text(), "the result is not in the vocabulary"));
+    }
     static const struct {
         gg_options o;
         corun_status st;

@@ -37,6 +37,11 @@ digest bpe_digest(const bpe *t); /* of content: vocabulary, merges, added tokens
 #define BPE_ADD_SPECIAL 1u /* bos and eos as the post-processor or tokenizer_config say */
 #define BPE_LITERAL     2u /* added tokens in the text are plain text */
 
+/* A byte that the vocabulary has no token for is dropped, as the reference does, unless the file
+ * names an unknown token. Of our families only SmolLM2 lacks some: 04 06 13 14 16 1D, and 15 bytes
+ * that are in no assigned character. Everything else decodes to the text that was encoded, or to
+ * its NFC where the file asks for that. */
+
 /* Appends ids. text must be UTF-8 (CORUN_EFORMAT with the byte offset otherwise). max bounds the
  * number of ids (CORUN_ECAPACITY). */
 typedef struct bpe_ids {
