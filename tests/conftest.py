@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CORUN = pathlib.Path(os.environ.get("CORUN_BIN", ROOT / "build" / "corun"))
+CORUN = pathlib.Path(os.environ.get("CORUN_BIN", ROOT / "build" / "corun")).resolve()
 
 
 class Corun:

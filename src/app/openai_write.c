@@ -285,13 +285,15 @@ static corun_status put_completion_choice(row *r, const job_prompt *p, const job
         /* A prompt of one token has no log-probability at all: only its own entry. */
         job_tokens one = {0};
         const job_tokens *prompt = &p->logprobs;
+        corun_status st = CORUN_OK;
         if (j->echo && prompt->n == 0) {
-            TRY(job_tokens_add(&one, p->token[0], NAN, NULL));
+            st = job_tokens_add(&one, p->token[0], NAN, NULL);
             prompt = &one;
         }
         const part parts[2] = {{prompt, p->n_added, p->text != NULL},
                                {&c->tokens, 0, !j->s.skip_special}};
-        corun_status st = put_completion_logprobs(r, j->echo ? parts : parts + 1, j->echo ? 2 : 1);
+        if (st == CORUN_OK)
+            st = put_completion_logprobs(r, j->echo ? parts : parts + 1, j->echo ? 2 : 1);
         job_tokens_free(&one);
         TRY(st);
     }
