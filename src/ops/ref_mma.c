@@ -5,7 +5,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { FRACTION = 25, NO_EXPONENT = -1000 };
+/* The terms are aligned to an exponent of at least LEAST: seen where products are tiny and the
+ * accumulator is a zero. */
+enum { FRACTION = 25, LEAST = -133 };
 
 /* A finite term: (-1)^negative * mant * 2^(exp - bits of its fraction). */
 typedef struct term {
@@ -57,7 +59,7 @@ static int64_t aligned(term t, int fraction, int top)
     return t.negative ? -v : v;
 }
 
-/* v * 2^(exp - FRACTION), cut toward zero to fp32. */
+/* v * 2^(exp - FRACTION), cut toward zero to fp32. A sum that becomes zero is +0. */
 static float cut(int64_t v, int exp)
 {
     uint32_t sign = v < 0 ? 0x80000000u : 0;
@@ -66,7 +68,7 @@ static float cut(int64_t v, int exp)
     int top = 63 - __builtin_clzll(m), e = exp - FRACTION + top;
     if (e > 127) return float_of(sign | 0x7f800000u);
     int keep = e >= -126 ? 23 : 23 + (e + 126); /* fraction bits that fp32 holds here */
-    if (keep < 0) return float_of(sign);
+    if (keep < 0) return 0;
     uint64_t frac = top > keep ? m >> (top - keep) : m << (keep - top);
     if (e < -126) return float_of(sign | (uint32_t)frac);
     return float_of(sign | (uint32_t)(e + 127) << 23 | ((uint32_t)frac & 0x7fffff));
@@ -75,19 +77,19 @@ static float cut(int64_t v, int exp)
 float ref_mma_step(float acc, const uint16_t *a, const uint16_t *b, int n)
 {
     term p[REF_MMA_GROUP], c = split(bits_of(acc));
-    int top = c.mant ? c.exp : NO_EXPONENT;
+    int top = c.mant ? c.exp : LEAST;
     bool finite = finite_bits(bits_of(acc));
     for (int i = 0; i < n; i++) {
         finite = finite && finite_bits((uint32_t)a[i] << 16) && finite_bits((uint32_t)b[i] << 16);
         p[i] = product(a[i], b[i]);
         if (p[i].mant && p[i].exp > top) top = p[i].exp;
     }
-    if (!finite) { /* the order of infinities and NaN does not matter: IEEE rules give the class */
-        float s = acc;
-        for (int i = 0; i < n; i++) s += wide(a[i]) * wide(b[i]);
-        return s != s ? float_of(0x7fffffffu) : s;
+    if (!finite) { /* the order does not matter: IEEE rules give the class, double never overflows
+                    */
+        double s = acc;
+        for (int i = 0; i < n; i++) s += (double)wide(a[i]) * (double)wide(b[i]);
+        return s != s ? float_of(0x7fffffffu) : (float)s;
     }
-    if (top == NO_EXPONENT) return 0;
     int64_t sum = aligned(c, 23, top);
     for (int i = 0; i < n; i++) sum += aligned(p[i], 14, top);
     return cut(sum, top);
