@@ -15,8 +15,10 @@ function(corun_add_isa target isa)
   target_link_libraries(corun_k_${isa} PRIVATE corun_flags)
   target_compile_definitions(corun_k_${isa} PRIVATE CPU_ISA=${isa} CPU_ISA_${isa}=1)
   target_compile_options(corun_k_${isa} PRIVATE ${ARGN})
-  if(CORUN_FUZZ) # no parser reaches them, and clang needs many minutes for unrolled loops here
-    target_compile_options(corun_k_${isa} PRIVATE -fno-sanitize=all -O1)
+  if(CORUN_FUZZ) # no parser reaches them, and clang needs many minutes for their loops there
+    target_compile_options(corun_k_${isa} PRIVATE -O1)
+  else()
+    target_link_libraries(corun_k_${isa} PRIVATE corun_sanitize)
   endif()
   # INTERFACE: each program that links the objects links the kernels too.
   target_sources(${target} INTERFACE $<TARGET_OBJECTS:corun_k_${isa}>)
