@@ -86,8 +86,8 @@ static corun_status score_chunk(corun_engine *e, int32_t first, int32_t n)
         TRY(o->score_get(o, i, &d));
         int32_t pos = e->want_pos[first + i];
         if (d.token < 0) {
-            char text[64];
-            snprintf(text, sizeof text, "non-finite logits at position %d", pos);
+            char text[96];
+            snprintf(text, sizeof text, "%s at position %d", d.why, pos);
             TRY(fail_request(e, s->req, CORUN_EINTERNAL, text));
             continue;
         }
@@ -138,9 +138,8 @@ static corun_status take_draws(corun_engine *e, const step *s, int32_t from, int
         *r = (sched_result){.seq = s->lane[i].seq, .token = d.token, .ended = true};
         if (sm->ended) continue;
         if (d.token < 0) {
-            char text[64];
-            snprintf(text, sizeof text, "non-finite logits at position %d",
-                     e->lane_pos[i - from] - 1);
+            char text[96];
+            snprintf(text, sizeof text, "%s at position %d", d.why, e->lane_pos[i - from] - 1);
             TRY(emit_failed(e, sm, CORUN_EINTERNAL, text));
             r->token = 0;
             continue;
