@@ -240,6 +240,11 @@ static void unicode_versions(void **state)
     check_ids(d, "x \u1C89", "90 8751 113 234");
     check_ids(l, "x \U00011F50", "87 220 172 239 121 238");
     check_ids(l, "x \U00011DE0", "87 109697 239 115 254");
+    /* The Digits step knows the numbers of Unicode 17, which the regex engine does not. */
+    bpe *m = open_gguf(DEMO);
+    check_ids(m, "a  \U00011DE0", "81 256 187 235 132 250");
+    check_ids(m, "a  \U00016FF5b", "81 256 187 240 140 130 82");
+    bpe_close(m);
     bpe_close(l);
     bpe_close(d);
 }
