@@ -57,15 +57,17 @@ corun_status tpl_charge(tctx *c, uint64_t n)
 /* ---- names and members --------------------------------------------------------------------------
  */
 
-static void lookup(const tctx *c, int name, tval *out)
+static void lookup(tctx *c, int name, tval *out)
 {
-    for (const tscope *s = c->scope; s; s = s->up)
+    for (const tscope *s = c->scope; s; s = s->up) {
+        c->steps += (uint64_t)s->n / 8;
         for (int i = 0; i < s->n; i++)
             if (s->vars[i].name == name) {
                 *out = s->vars[i].v;
                 return;
             }
-    if (name < NAME_FIXED) {
+    }
+    if (name < NAME_LOOP) {
         *out = (tval){.kind = T_FUNC, .u.i = name};
         return;
     }
@@ -140,6 +142,7 @@ static corun_status key_of(tctx *c, const tval *v, const char *s, size_t len, tv
             return CORUN_OK;
         }
     }
+    if (v->kind == T_NS) c->steps += v->u.ns->n / 8;
     if (v->kind == T_NS)
         for (uint32_t i = 0; i < v->u.ns->n; i++)
             if (v->u.ns->vars[i].k.len == len && memcmp(v->u.ns->vars[i].k.u.s, s, len) == 0) {
@@ -186,7 +189,7 @@ corun_status tpl_get_item(tctx *c, const tval *v, const tval *key, tval *out)
 {
     if (v->kind == T_UNDEF) return tpl_fail_undef(c, v);
     if (is_sequence(v) && tv_is_int(key)) {
-        TRY(tpl_charge(c, v->kind == T_STR ? v->len / 64 : 0));
+        TRY(tpl_charge(c, v->kind == T_STR ? v->len / 16 : 0));
         if (!item_at(v, key->u.i, out)) *out = undef_of(v, UNDEF_ATTR, "that index", 10);
         return CORUN_OK;
     }

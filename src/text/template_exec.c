@@ -18,6 +18,7 @@ corun_status tpl_scope_push(tctx *c, tscope *up, tscope **saved)
 corun_status tpl_assign(tctx *c, int name, const tval *v)
 {
     tscope *s = c->scope;
+    c->steps += (uint64_t)s->n / 8;
     for (int i = 0; i < s->n; i++)
         if (s->vars[i].name == name) {
             s->vars[i].v = *v;
@@ -46,6 +47,7 @@ static corun_status assign_ns(tctx *c, const tnode *to, const tval *v)
         return tpl_fail(c, "cannot assign attribute '%.*s' on an object that is no namespace",
                         (int)name->len, name->s);
     tns *s = ns.u.ns;
+    c->steps += s->n / 8;
     for (uint32_t i = 0; i < s->n; i++)
         if (s->vars[i].k.len == name->len && memcmp(s->vars[i].k.u.s, name->s, name->len) == 0) {
             s->vars[i].v = *v;
@@ -127,13 +129,6 @@ static corun_status loop_items(tctx *c, const tnode *n, const tval **items, uint
     return CORUN_OK;
 }
 
-static int loop_name(const template *t)
-{
-    for (int i = NAME_FIXED; i < t->n_name; i++)
-        if (t->names[i].len == 4 && memcmp(t->names[i].s, "loop", 4) == 0) return i;
-    return -1;
-}
-
 static corun_status exec_for(tctx *c, const tnode *n)
 {
     const tval *items;
@@ -145,7 +140,6 @@ static corun_status exec_for(tctx *c, const tnode *n)
     TRY(loop_items(c, n, &items, &loop->n));
     loop->items = items;
     tval self = {.kind = T_LOOP, .u.loop = loop};
-    int name = loop_name(c->t);
     /* One scope serves all turns, emptied between them, unless a macro has kept it. */
     for (uint32_t i = 0; i < loop->n && c->flow != FLOW_BREAK; i++) {
         loop->i = i;
@@ -155,7 +149,7 @@ static corun_status exec_for(tctx *c, const tnode *n)
             turn = c->scope;
         }
         turn->n = 0;
-        if (name >= 0) TRY(tpl_assign(c, name, &self));
+        TRY(tpl_assign(c, NAME_LOOP, &self));
         TRY(assign_to(c, n->kid[0], &items[i]));
         TRY(tpl_exec(c, n->kid[3]));
         c->scope = turn;
@@ -182,14 +176,6 @@ static int find_kw(const tctx *c, const targs *a, int name)
     return -1;
 }
 
-static int name_of(const template *t, const char *s)
-{
-    for (int i = 0; i < t->n_name; i++)
-        if (t->names[i].len == strlen(s) && memcmp(t->names[i].s, s, t->names[i].len) == 0)
-            return i;
-    return -1;
-}
-
 /* What is left over of the arguments: varargs, kwargs, caller. */
 static corun_status bind_rest(tctx *c, const tnode *def, const targs *a, const bool *used)
 {
@@ -202,7 +188,7 @@ static corun_status bind_rest(tctx *c, const tnode *def, const targs *a, const b
         if (used[i]) continue;
         if (a->kw[i].len == 6 && memcmp(a->kw[i].name, "caller", 6) == 0 &&
             (def->op & MACRO_CALLER)) {
-            TRY(tpl_assign(c, name_of(c->t, "caller"), &a->kw[i].v));
+            TRY(tpl_assign(c, NAME_CALLER, &a->kw[i].v));
             caller = true;
             continue;
         }
@@ -214,16 +200,16 @@ static corun_status bind_rest(tctx *c, const tnode *def, const targs *a, const b
     }
     if (def->op & MACRO_KWARGS) {
         TRY(tpl_dict(c, pairs, n, &v));
-        TRY(tpl_assign(c, name_of(c->t, "kwargs"), &v));
+        TRY(tpl_assign(c, NAME_KWARGS, &v));
     }
     if ((def->op & MACRO_CALLER) && !caller) {
         v = tv_hint("No caller defined", 17);
-        TRY(tpl_assign(c, name_of(c->t, "caller"), &v));
+        TRY(tpl_assign(c, NAME_CALLER, &v));
     }
     int extra = a->n > def->n_name ? a->n - def->n_name : 0;
     if (def->op & MACRO_VARARGS) {
         TRY(tpl_seq(c, SEQ_TUPLE, a->v + (a->n - extra), (size_t)extra, &v));
-        return tpl_assign(c, name_of(c->t, "varargs"), &v);
+        return tpl_assign(c, NAME_VARARGS, &v);
     }
     if (extra) return tpl_fail(c, "the macro takes not more than %d argument(s)", def->n_name);
     return CORUN_OK;

@@ -210,8 +210,7 @@ static corun_status f_unique(tctx *c, const tval *in, const tval *a, tval *out)
     TRY(keys_of(c, items, n, &a[1], flag(&a[0]), &keys));
     for (uint32_t i = 0; i < n; i++) {
         bool seen = false;
-        if (!tpl_hashable(&keys[i]))
-            return tpl_fail(c, "unhashable type: '%s'", tpl_kind_name(&keys[i]));
+        TRY(tpl_hashable(c, &keys[i]));
         for (uint32_t k = 0; k < kept && !seen; k++) TRY(tpl_equal(c, &keys[k], &keys[i], &seen));
         if (seen) continue;
         keys[kept] = keys[i];
@@ -620,11 +619,11 @@ static corun_status f_from_json(tctx *c, const tval *in, const tval *a, tval *ou
     if (in->kind != T_STR)
         return tpl_fail(c, "from_json needs a string, not '%s'", tpl_kind_name(in));
     snprintf(what, sizeof what, "%s, line %d: from_json", c->t->what, c->line);
+    TRY(tpl_charge(c, in->len));
     TRY(json_read(&j, in->u.s, in->len, what));
-    corun_status st = tpl_charge(c, in->len);
     bool was = c->copy_strings;
     c->copy_strings = true;
-    if (st == CORUN_OK) st = tpl_from_json(c, j, out);
+    corun_status st = tpl_from_json(c, j, out);
     c->copy_strings = was;
     json_decref(j);
     return st;

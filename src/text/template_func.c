@@ -5,8 +5,9 @@
 
 #include "text/template_int.h"
 
-const char *const tpl_fixed_names[NAME_FIXED] = {"namespace", "range", "dict", "raise_exception",
-                                                 "strftime_now"};
+const char *const tpl_fixed_names[NAME_FIXED] = {"namespace",       "range",        "dict",
+                                                 "raise_exception", "strftime_now", "loop",
+                                                 "caller",          "varargs",      "kwargs"};
 
 static corun_status put_pair(tctx *c, tpair *pairs, uint32_t *n, const tval *k, const tval *v)
 {

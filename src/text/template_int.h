@@ -9,10 +9,11 @@
 
 #include "text/template.h"
 
-#define TPL_SOURCE_MAX      (4u << 20)   /* bytes of a template */
+#define TPL_SOURCE_MAX      (1u << 20)   /* bytes of a template */
+#define TPL_NAME_MAX        1024         /* names in it */
 #define TPL_ARENA_MAX       (512u << 20) /* bytes of one render's values */
 #define TPL_OUT_MAX         (64u << 20)  /* bytes of rendered text */
-#define TPL_STEPS_MAX       (50u << 20)  /* nodes evaluated, and their bulk work */
+#define TPL_STEPS_MAX       (20u << 20)  /* nodes evaluated, and their bulk work */
 #define TPL_NEST_MAX        100          /* nested brackets or blocks of the source */
 #define TPL_HEIGHT_MAX      400          /* of one syntax tree: long chains of operators count */
 #define TPL_EVAL_MAX        1500         /* evaluations inside one another, through macros */
@@ -207,8 +208,19 @@ struct template
     bool wants_parts;
 };
 
-/* Names that every template has, at these places. */
-enum { NAME_NAMESPACE, NAME_RANGE, NAME_DICT, NAME_RAISE, NAME_STRFTIME, NAME_FIXED };
+/* Names that every template has, at these places: the functions, then variables of the language. */
+enum {
+    NAME_NAMESPACE,
+    NAME_RANGE,
+    NAME_DICT,
+    NAME_RAISE,
+    NAME_STRFTIME,
+    NAME_LOOP,
+    NAME_CALLER,
+    NAME_VARARGS,
+    NAME_KWARGS,
+    NAME_FIXED
+};
 extern const char *const tpl_fixed_names[NAME_FIXED];
 
 /* ---- lexer ------------------------------------------------------------------------------- */
@@ -365,7 +377,8 @@ corun_status tpl_list(tctx *c, tval **items, size_t n); /* room for n items */
 corun_status tpl_seq(tctx *c, tseq kind, const tval *items, size_t n, tval *out);
 corun_status tpl_iter(tctx *c, const tval *items, size_t n, tval *out);
 corun_status tpl_dict(tctx *c, const tpair *pairs, size_t n, tval *out);
-bool tpl_hashable(const tval *v);
+/* An error unless v can be the key of a dictionary. */
+corun_status tpl_hashable(tctx *c, const tval *v);
 /* NULL: not there. */
 corun_status tpl_dict_get(tctx *c, const tval *d, const tval *k, const tval **out);
 /* The items that iterating v gives; an error for what cannot be iterated. Empties an iterator. */

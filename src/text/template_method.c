@@ -168,8 +168,10 @@ static corun_status find(tctx *c, const tval *self, const tval *a, bool last, in
     TRY(tpl_charge(c, self->len / 16));
     const char *hit = tstr_find(s.u.s, s.len, a[0].u.s, a[0].len);
     if (hit && last)
-        for (const char *p = s.u.s + s.len - a[0].len; p > hit; p--)
+        for (const char *p = s.u.s + s.len - a[0].len; p > hit; p--) {
+            TRY(tpl_charge(c, 1 + a[0].len / 64));
             if (memcmp(p, a[0].u.s, a[0].len) == 0) hit = p;
+        }
     *out = -1;
     if (!hit) return CORUN_OK;
     if (s.len == 0 && (given(&a[1]) || given(&a[2])))
@@ -416,10 +418,15 @@ static const char *const missing_dict[] = {"fromkeys"};
 
 #define HAS(list, s, len) has_word(list, sizeof list / sizeof *list, s, len)
 
+static bool same_word(const char *word, const char *s, size_t len)
+{
+    return len > 0 && word[0] == s[0] && strlen(word) == len && memcmp(word, s, len) == 0;
+}
+
 static bool has_word(const char *const *list, size_t n, const char *s, size_t len)
 {
     for (size_t i = 0; i < n; i++)
-        if (strlen(list[i]) == len && memcmp(list[i], s, len) == 0) return true;
+        if (same_word(list[i], s, len)) return true;
     return false;
 }
 
@@ -432,8 +439,7 @@ tmethod_state tpl_method_find(const tval *v, const char *s, size_t len, int *id)
                                                             : 0;
     if (!on) return METHOD_NONE;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
-        if ((methods[i].on & on) && strlen(methods[i].name) == len &&
-            memcmp(methods[i].name, s, len) == 0) {
+        if ((methods[i].on & on) && same_word(methods[i].name, s, len)) {
             if (v->kind == T_SEQ && v->sub == SEQ_TUPLE && methods[i].fn == m_copy)
                 return METHOD_NONE;
             *id = (int)i;

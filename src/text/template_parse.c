@@ -69,7 +69,8 @@ corun_status tpl_intern(tparser *p, const char *s, size_t len, int *id)
         }
     if (t->n_name == p->name_cap) {
         int cap = p->name_cap ? p->name_cap * 2 : 64;
-        if (cap > 4096) return tpl_parse_fail(t, p->tok ? p->tok->line : 1, "too many names");
+        if (cap > TPL_NAME_MAX)
+            return tpl_parse_fail(t, p->tok ? p->tok->line : 1, "too many names");
         tname *v =
             tpl_grow(&t->a, t->names, (size_t)p->name_cap * sizeof *v, (size_t)cap * sizeof *v);
         if (!v) return tpl_why(&t->a);

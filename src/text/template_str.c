@@ -176,6 +176,7 @@ static corun_status rsplit_word(tctx *c, const tval *v, const tval *sep, int64_t
 {
     size_t end = v->len, i = end;
     while ((max < 0 || (int64_t)p->n < max) && i >= sep->len) {
+        TRY(tpl_charge(c, sep->len / 64));
         if (memcmp(v->u.s + i - sep->len, sep->u.s, sep->len) != 0) {
             i--;
             continue;

@@ -40,6 +40,7 @@ corun_status tpl_list(tctx *c, tval **items, size_t n)
 corun_status tpl_seq(tctx *c, tseq kind, const tval *items, size_t n, tval *out)
 {
     unsigned d = 0;
+    TRY(tpl_charge(c, n / 8));
     for (size_t i = 0; i < n; i++)
         if (depth_of(&items[i]) > d) d = depth_of(&items[i]);
     *out = (tval){.kind = T_SEQ, .sub = (uint8_t)kind, .len = (uint32_t)n, .u.v = items};
@@ -59,6 +60,7 @@ corun_status tpl_iter(tctx *c, const tval *items, size_t n, tval *out)
 corun_status tpl_dict(tctx *c, const tpair *pairs, size_t n, tval *out)
 {
     unsigned d = 0;
+    TRY(tpl_charge(c, n / 8));
     for (size_t i = 0; i < n; i++) {
         if (depth_of(&pairs[i].k) > d) d = depth_of(&pairs[i].k);
         if (depth_of(&pairs[i].v) > d) d = depth_of(&pairs[i].v);
@@ -243,21 +245,20 @@ corun_status tpl_less(tctx *c, const tval *a, const tval *b, bool or_equal, bool
                     tpl_kind_name(b));
 }
 
-bool tpl_hashable(const tval *v)
+corun_status tpl_hashable(tctx *c, const tval *v)
 {
+    TRY(tpl_charge(c, 1));
     if (v->kind == T_DICT || (v->kind == T_SEQ && v->sub != SEQ_TUPLE && v->sub != SEQ_RANGE))
-        return false;
-    if (v->kind == T_SEQ)
-        for (uint32_t i = 0; i < v->len; i++)
-            if (!tpl_hashable(&v->u.v[i])) return false;
-    return true;
+        return tpl_fail(c, "unhashable type: '%s'", tpl_kind_name(v));
+    for (uint32_t i = 0; v->kind == T_SEQ && i < v->len; i++) TRY(tpl_hashable(c, &v->u.v[i]));
+    return CORUN_OK;
 }
 
 corun_status tpl_dict_get(tctx *c, const tval *d, const tval *k, const tval **out)
 {
     *out = NULL;
     if (k->kind != T_STR) {
-        if (!tpl_hashable(k)) return tpl_fail(c, "unhashable type: '%s'", tpl_kind_name(k));
+        TRY(tpl_hashable(c, k));
         for (uint32_t i = 0; i < d->len && !*out; i++) {
             bool same;
             TRY(tpl_equal(c, &d->u.d[i].k, k, &same));
