@@ -84,6 +84,8 @@ static void content(void **state)
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"A\"},\"B\"]},"
         "{\"role\":\"user\",\"content\":\"C\"}]}",
         "(text:A)(text:B)C");
+    expect("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}",
+           "{\"messages\":[" USER "]}", "q");
     refuse(SHOW,
            "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}"
            "}]}]}",

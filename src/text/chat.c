@@ -177,12 +177,22 @@ static bool has_text(const json_t *message, const char *key)
     return json_string_length(json_object_get(message, key)) > 0;
 }
 
-static corun_status prepare_content(json_t *message, bool keep_parts, const char *where)
+/* The one text as a list of one part. */
+static corun_status text_as_part(json_t *message, json_t *text, const char *where)
+{
+    json_t *parts = json_pack("[{s:s, s:O}]", "type", "text", "text", text);
+    if (!parts) FAIL(CORUN_ENOMEM, "%s: no memory", where);
+    return set_new(message, "content", parts);
+}
+
+static corun_status prepare_content(json_t *message, const template *t, const char *where)
 {
     json_t *content = json_object_get(message, "content");
     const char *role = json_string_value(json_object_get(message, "role"));
-    if (json_is_string(content)) return CORUN_OK;
-    if (json_is_array(content)) return prepare_parts(message, content, keep_parts, where);
+    if (json_is_string(content))
+        return template_needs_parts(t) ? text_as_part(message, content, where) : CORUN_OK;
+    if (json_is_array(content))
+        return prepare_parts(message, content, template_wants_parts(t), where);
     if (content && !json_is_null(content))
         FAIL(CORUN_EFORMAT, "%s: content must be a string or a list of parts", where);
     if (strcmp(role, "assistant") == 0 &&
@@ -235,7 +245,7 @@ static corun_status prepare_calls(json_t *message, const char *where)
     return CORUN_OK;
 }
 
-static corun_status prepare_message(json_t *message, size_t i, bool keep_parts)
+static corun_status prepare_message(json_t *message, size_t i, const template *t)
 {
     static const char *const roles[] = {"system", "developer", "user",   "assistant",
                                         "tool",   "function",  "ipython"};
@@ -248,7 +258,7 @@ static corun_status prepare_message(json_t *message, size_t i, bool keep_parts)
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) known |= strcmp(role, roles[k]) == 0;
     if (!known) FAIL(CORUN_EFORMAT, "%s: unknown role '%s'", where, role);
     TRY(prepare_calls(message, where));
-    return prepare_content(message, keep_parts, where);
+    return prepare_content(message, t, where);
 }
 
 /* ---- the request
@@ -428,8 +438,7 @@ static corun_status render(request *r, const chat_source *s, buf *out)
     json_t *message;
     TRY(read_request(r));
     TRY(pick_template(r, s));
-    json_array_foreach (r->messages, i, message)
-        TRY(prepare_message(message, i, template_wants_parts(r->t)));
+    json_array_foreach (r->messages, i, message) TRY(prepare_message(message, i, r->t));
     if (r->carry_on) TRY(add_mark(r));
     TRY(make_vars(r, s));
     template_env env = {.vars = r->vars, .year = s->year, .month = s->month, .day = s->day};

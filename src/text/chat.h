@@ -1,7 +1,8 @@
 /* chat.h - from a chat request to the prompt's text: checks and prepares the messages, picks the
  * template, renders it.
  *
- * Content given as parts is joined by "\n", or passed as a list to a template that loops over it.
+ * Content given as parts is joined by "\n", or passed as a list to a template that loops over it
+ * (and text likewise, as one part, to a template that can read nothing else).
  * A tool call's arguments are parsed before the template sees them ("" and null are {}). Null or
  * missing content is "" where an assistant calls tools or reasons, else an error. Parts other than
  * text are CORUN_EUNSUPPORTED. */

@@ -25,7 +25,7 @@ corun_status template_parse(template **out, const char *src, size_t len, const c
     if (len) memcpy(copy, src, len);
     TRY_OR_DONE(tpl_lex(t, copy, len, &tok, &n_tok));
     TRY_OR_DONE(tpl_parse_tokens(t, tok, n_tok));
-    t->wants_parts = tpl_detect_parts(t);
+    tpl_detect_parts(t);
     *out = t;
 done:
     mem_free(tok);
@@ -42,6 +42,7 @@ void template_free(template *t)
 }
 
 bool template_wants_parts(const template *t) { return t->wants_parts; }
+bool template_needs_parts(const template *t) { return t->wants_parts && !t->asks_string; }
 
 /* The variables that the template names, in its outermost scope. */
 static corun_status set_vars(tctx *c, const json_t *vars)

@@ -16,6 +16,9 @@ void template_free(template *t);
 /* True when the template loops over a message's content (content parts are then passed as they
  * are; else text parts are joined by "\n"). */
 bool template_wants_parts(const template *t);
+/* Likewise, and it never asks whether anything is a string: text must be given as a part too, or
+ * the prompt would silently lose it. */
+bool template_needs_parts(const template *t);
 
 typedef struct template_env {
     const json_t *vars;   /* an object: messages, tools, bos_token, ... (null values are none) */

@@ -205,7 +205,7 @@ struct template
     tnode *root;
     tname *names;
     int n_name;
-    bool wants_parts;
+    bool wants_parts, asks_string;
 };
 
 /* Names that every template has, at these places: the functions, then variables of the language. */
@@ -290,7 +290,7 @@ corun_status tpl_tuple(tparser *p, tnode **out, bool with_cond, const char *unti
 /* [ '|' ] name(args) | ... ; the first target is NULL. */
 corun_status tpl_filters(tparser *p, tnode **out, bool first_bare);
 corun_status tpl_call(tparser *p, tnode *callee, tnode **out);
-bool tpl_detect_parts(const template *t);
+void tpl_detect_parts(template *t);
 
 /* ---- evaluation -------------------------------------------------------------------------- */
 

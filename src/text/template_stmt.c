@@ -415,12 +415,14 @@ static bool is_access(const template *t, const tnode *n, const idset *vars, cons
 typedef struct finder {
     const template *t;
     idset lists, items; /* variables that hold the messages, one message */
-    bool grew, found;
+    bool grew, found, asks_string;
+    int string_test;
 } finder;
 
 static void find_parts(finder *f, const tnode *n)
 {
-    if (!n || f->found) return;
+    if (!n) return;
+    if (n->kind == N_TEST && n->id == f->string_test) f->asks_string = true;
     if (n->kind == S_SET && n->kid[0]->kind == N_NAME &&
         is_access(f->t, n->kid[1], &f->lists, NULL))
         f->grew |= add(&f->lists, n->kid[0]->id);
@@ -432,14 +434,15 @@ static void find_parts(finder *f, const tnode *n)
     for (int i = 0; i < n->n; i++) find_parts(f, n->kid[i]);
 }
 
-bool tpl_detect_parts(const template *t)
+void tpl_detect_parts(template *t)
 {
-    finder f = {.t = t};
+    finder f = {.t = t, .string_test = tpl_test_find("string", 6)};
     for (int i = 0; i < t->n_name; i++)
         if (t->names[i].len == 8 && memcmp(t->names[i].s, "messages", 8) == 0) add(&f.lists, i);
     do {
         f.grew = false;
         find_parts(&f, t->root);
-    } while (f.grew && !f.found);
-    return f.found;
+    } while (f.grew);
+    t->wants_parts = f.found;
+    t->asks_string = f.asks_string;
 }

@@ -39,7 +39,9 @@ corun_status tpl_list(tctx *c, tval **items, size_t n)
 
 corun_status tpl_seq(tctx *c, tseq kind, const tval *items, size_t n, tval *out)
 {
+    static const tval nothing;
     unsigned d = 0;
+    if (!items) items = &nothing;
     TRY(tpl_charge(c, n / 8));
     for (size_t i = 0; i < n; i++)
         if (depth_of(&items[i]) > d) d = depth_of(&items[i]);
