@@ -79,6 +79,8 @@ LONG = (
     "were not afraid of the wind. Question: what did the keeper draw in the margin? Answer:"
 )
 
+# None begins with <|endoftext|>: behind it the framework's own bf16 run is far off (KL 0.18 at the
+# first position), so that a bound on the mean would measure that prompt alone.
 PROMPTS = [
     "Hello! How are you today?",
     "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is",
@@ -105,7 +107,7 @@ PROMPTS = [
     "1932 |\n| 2021 | 701 | 1655 |\n| 2022 |",
     "Theorem. There are infinitely many primes. Proof. Suppose that p_1, ..., p_n are all primes, "
     "and let N = p_1 p_2 ... p_n + 1. Then N has a prime divisor, which",
-    "<|endoftext|>To be, or not to be, that is the question: Whether 'tis nobler in the mind to "
+    "To be, or not to be, that is the question: Whether 'tis nobler in the mind to "
     "suffer The slings and arrows of outrageous fortune, Or to take arms against a sea of troubles",
     LONG,
 ]
