@@ -192,6 +192,15 @@ def pack_row(x):
             + x[exact].astype("<f4").tobytes() + packed.tobytes())
 
 
+def coarse_kl(ref, got):
+    """Mean over positions of the KL divergence between the distributions over n_top ids and the
+    rest as one: [n][n_top] log-probabilities each."""
+    p, q = np.exp(ref), np.exp(got)
+    rest_p = np.maximum(1 - p.sum(-1), 1e-9)
+    rest_q = np.maximum(1 - q.sum(-1), 1e-9)
+    return (p * (ref - got)).sum(-1) + rest_p * np.log(rest_p / rest_q)
+
+
 class Errors:
     def __init__(self):
         self.sq = self.n = self.max = 0
@@ -268,6 +277,8 @@ def main():
                 full[k].add(got[p] - ref[p])
                 full[k].add_kl(ref[p], got[p])
             token[k].add(np.take_along_axis(glp - lp, top, axis=-1))
+            token[k].kl += coarse_kl(np.take_along_axis(lp, top, axis=-1),
+                                     np.take_along_axis(glp, top, axis=-1)).tolist()
             nxt = np.array(ids[1:], int)
             if n > 1:
                 token[k].add((glp - lp)[np.arange(n - 1), nxt])
