@@ -1,15 +1,18 @@
-/* admission.cu - which algorithms of cuBLASLt give the canonical bits of docs/numerics.md, section
- * 1?
+/* admission.cu - which algorithms of cuBLASLt give the bits of docs/numerics.md, section 1?
  *
  * For every shape, M and form of output it draws configurations (algorithm id, tile, stages,
  * cluster, custom option, swizzle; no split, no workspace), adds the library's own picks, runs each
  * in a CUDA graph into a poisoned output and compares all elements with the product by mma.sync, K
- * upward. That product is itself compared with ref_mma_dot on samples. usage: admission [-t
- * SECONDS] [-n CONFIGURATIONS] [-f] -t  time for all shapes together (default 240); a shape that
- * runs out says so -n  configurations of one id for each shape, M and form (default 10) -f instead:
- * the shortest time of admitted configurations on narrow products Exit 1 when an admitted id gives
- * other bits, or the mma.sync product differs from the reference. Invariant: an output counts as
- * canonical only when every element has the expected bits. */
+ * upward. That product is itself compared with ref_mma_dot on samples.
+ *
+ * usage: admission [-t SECONDS] [-n CONFIGURATIONS] [-f]
+ *
+ * -t: time for all shapes together (240); a shape that runs out says so. -n: configurations of one
+ * id for each shape, M and form (10). -f: instead, the shortest time of admitted configurations on
+ * narrow products. Exit 1 when an admitted id gives other bits, or the product by mma.sync differs
+ * from the reference.
+ *
+ * Invariant: an output counts as canonical only when every element has the expected bits. */
 #include "device.cuh"
 
 #include <cublasLt.h>

@@ -1,19 +1,27 @@
 /* check.cu - do the decode and the prefill kernel give the bits of docs/numerics.md, section 3?
  *
- * For head dimensions 64 and 128 and eight group sizes:
- *   rows      decode rows of lengths 1 to 5,000 on pages of their own, NaN in every byte of the
- * pool that no row owns; the same bits are asked of other cuts into chunks, folds through memory,
- * orders of the items, warps, page places, and of rows alone; sequence  every position of one
- * sequence of 5,000: prefill whole, in pieces with NaN behind each piece, by chunks through memory,
- * with other tiles, against decode row by row; samples   rows of both against reference.c, 2^x
- * taken from the device. usage: check [-d HEAD_DIM] [-g GROUP] [-s SAMPLES] [-x] -x  plant a fault:
- * folds through memory walk downward. It must be found. Exit 1 when any bit differs. Invariant:
- * every comparison is by bits, fp32 and bf16 outputs; outputs are poisoned before a run. */
+ * For head dimensions 64 and 128 and eight group sizes three things are checked.
+ *
+ * Rows: decode rows of lengths 1 to 5,000 on pages of their own, NaN in every byte of the pool that
+ * no row owns; the same bits are asked of other cuts into chunks, folds through memory, orders of
+ * the items, warps, page places, and of rows alone.
+ *
+ * Sequence: every position of one sequence of 5,000: prefill whole, in pieces with NaN behind each
+ * piece, by chunks through memory and with other tiles, against decode row by row.
+ *
+ * Samples: rows of both against src/ops/ref_attn.c, 2^x taken from the device.
+ *
+ * usage: check [-d HEAD_DIM] [-g GROUP] [-s SAMPLES] [-o GOLDEN] [-x]
+ *
+ * -o: write lines for tests/data/ref_attn_golden.txt. -x: plant a fault, folds through memory walk
+ * downward; it must be found. Exit 1 when any bit differs.
+ *
+ * Invariant: every comparison is by bits, fp32 and bf16; outputs are poisoned before a run. */
 #include "attention/decode.cuh"
 #include "attention/prefill.cuh"
 
 extern "C" {
-#include "attention/reference.h"
+#include "ops/ref_attn.h"
 }
 
 #include <string.h>
@@ -22,6 +30,7 @@ extern "C" {
 #include <atomic>
 #include <functional>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -121,6 +130,7 @@ enum cut { WHOLE, CHUNKS, MIXED };
 struct bench {
     int head_dim, group, heads;
     bool planted;
+    FILE *golden;
     long bad;
     attention at;
     std::vector<int> table, ends; /* rows: the table on the host */
@@ -304,7 +314,7 @@ struct sample {
     int row, cache_row, head, position;
     std::vector<uint16_t> q, k, v;
     std::vector<float> arguments, values, out;
-    ref_row ref;
+    ref_attn_row ref;
 };
 
 static uint16_t bits_of(__nv_bfloat16 x)
@@ -327,8 +337,8 @@ static void fill_sample(const bench &b, sample &s)
             s.v[(size_t)j * D + d] = bits_of(cache_value(s.cache_row, j, kv, 1, d));
         }
     s.ref = {D, s.position, b.at.c, s.q.data(), s.k.data(), s.v.data()};
-    s.arguments.resize(ref_row_arguments_max(&s.ref));
-    s.arguments.resize(ref_row_arguments(&s.ref, s.arguments.data()));
+    s.arguments.resize(ref_attn_arguments_max(&s.ref));
+    s.arguments.resize(ref_attn_arguments(&s.ref, s.arguments.data()));
 }
 
 static void in_threads(int n, const std::function<void(int)> &f)
@@ -376,7 +386,7 @@ static void check_samples(bench &b, const char *what, std::vector<sample> &sampl
     in_threads((int)samples.size(), [&](int i) {
         sample &s = samples[i];
         s.out.resize(b.head_dim);
-        ref_row_output(&s.ref, s.values.data(), s.out.data());
+        ref_attn_output(&s.ref, s.values.data(), s.out.data());
         const float *device = got.data() + ((size_t)s.row * b.heads + s.head) * b.head_dim;
         for (int d = 0; d < b.head_dim; d++) differing += memcmp(&device[d], &s.out[d], 4) != 0;
     });
@@ -384,6 +394,34 @@ static void check_samples(bench &b, const char *what, std::vector<sample> &sampl
     printf("d %3d group %2d  %-52s %9zu %8ld\n", b.head_dim, b.group, what,
            samples.size() * b.head_dim, (long)differing);
     fflush(stdout);
+}
+
+/* The rows that tests/test_ref_attn.c holds: lengths around the borders of blocks and chunks. A
+ * line: head_dim, group, row, head, position, number of 2^x, a hash of their arguments, their
+ * values, the outputs. */
+static void write_golden(FILE *f, const bench &b, const std::vector<sample> &samples)
+{
+    std::multiset<int> wanted = {0, 16, 127, 128, 511, 512, 512, 512, 639, 639, 639, 1024};
+    for (const sample &s : samples) {
+        auto found = wanted.find(s.position);
+        if (found == wanted.end()) continue;
+        wanted.erase(found);
+        uint64_t hash = 0;
+        for (float x : s.arguments) {
+            uint32_t u;
+            memcpy(&u, &x, 4);
+            hash = hash64(hash ^ u);
+        }
+        fprintf(f, "%d %d %d %d %d %zu %016llx", b.head_dim, b.group, s.row, s.head, s.position,
+                s.values.size(), (unsigned long long)hash);
+        for (const std::vector<float> *v : {&s.values, &s.out})
+            for (float x : *v) {
+                uint32_t u;
+                memcpy(&u, &x, 4);
+                fprintf(f, " %x", u);
+            }
+        fprintf(f, "\n");
+    }
 }
 
 /* ---- the three checks */
@@ -416,7 +454,8 @@ static void check_rows(bench &b, int n_samples)
         samples[i].head = head;
         samples[i].position = lengths[row] - 1;
     }
-    check_samples(b, "decode rows against reference.c", samples);
+    check_samples(b, "decode rows against ref_attn.c", samples);
+    if (b.golden && b.group == 4) write_golden(b.golden, b, samples);
     run_decode(b, rows, 8, WHOLE, true);
     compare(b, "decode rows: 8 warps, shuffled", 0, n);
     run_decode(b, rows, 4, CHUNKS, true);
@@ -457,7 +496,7 @@ static void check_sequence(bench &b, int n_samples)
         samples[i].row = samples[i].position = (int)(hash64(i + 1000) % LENGTH);
         samples[i].head = (int)(hash64(i + 2000) % b.heads);
     }
-    check_samples(b, "prefill against reference.c", samples);
+    check_samples(b, "prefill against ref_attn.c", samples);
     std::vector<int> positions(LENGTH);
     for (int p = 0; p < LENGTH; p++) positions[p] = p;
     poison(b);
@@ -486,6 +525,7 @@ int main(int argc, char **argv)
 {
     int only_dim = 0, only_group = 0, n_samples = 192;
     bool planted = false, usage = false;
+    FILE *golden = NULL;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "-x"))
             planted = true;
@@ -495,11 +535,15 @@ int main(int argc, char **argv)
             only_group = atoi(argv[++i]);
         else if (i + 1 < argc && !strcmp(argv[i], "-s"))
             n_samples = std::max(1, atoi(argv[++i]));
-        else
+        else if (i + 1 < argc && !strcmp(argv[i], "-o")) {
+            golden = fopen(argv[++i], "w");
+            if (!golden) fprintf(stderr, "check: cannot write %s\n", argv[i]);
+            usage |= !golden;
+        } else
             usage = true;
     }
     if (usage) {
-        fprintf(stderr, "usage: check [-d HEAD_DIM] [-g GROUP] [-s SAMPLES] [-x]\n");
+        fprintf(stderr, "usage: check [-d HEAD_DIM] [-g GROUP] [-s SAMPLES] [-o GOLDEN] [-x]\n");
         return 2;
     }
     cudaDeviceProp prop;
@@ -515,12 +559,14 @@ int main(int argc, char **argv)
             b.head_dim = dim;
             b.group = group;
             b.planted = planted;
+            b.golden = golden;
             open_bench(b);
             check_rows(b, n_samples);
             check_sequence(b, n_samples);
             close_bench(b);
             bad += b.bad;
         }
+    if (golden) fclose(golden);
     printf("%ld differ or are not finite\n", bad);
     return bad != 0;
 }
