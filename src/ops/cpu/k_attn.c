@@ -55,8 +55,8 @@ static const uint32_t *key_at(const cpu_kv *kv, const int32_t *page, int64_t h, 
     return (const uint32_t *)(const void *)p + at % CPU_KEYS;
 }
 
-CPU_INLINE void scores(const int mr, attn_tile *a, const cpu_kv *kv, const int32_t *page, int64_t h,
-                       int64_t start, int64_t nk)
+CPU_INLINE void scores_of(const int mr, attn_tile *a, const cpu_kv *kv, const int32_t *page,
+                          int64_t h, int64_t start, int64_t nk)
 {
     const int nv = KEYS(mr);
     for (int64_t v = 0; v * VW < nk; v += nv) {
@@ -70,9 +70,21 @@ CPU_INLINE void scores(const int mr, attn_tile *a, const cpu_kv *kv, const int32
     }
 }
 
+static void scores(int mr, attn_tile *a, const cpu_kv *kv, const int32_t *page, int64_t h,
+                   int64_t start, int64_t nk)
+{
+    switch (mr) {
+#define CASE(n)                                                                                    \
+    case n: scores_of(n, a, kv, page, h, start, nk); break;
+        CPU_CASES(CASE)
+#undef CASE
+    default: break;
+    }
+}
+
 /* o of mr vectors from r0 on += P V for keys [j, j_end) of the block. */
-CPU_INLINE void values(const int mr, const int ns, attn_tile *a, int r0, const cpu_kv *kv,
-                       const int32_t *page, int64_t h, int64_t start, int64_t j, int64_t j_end)
+CPU_INLINE void values_of(const int mr, const int ns, attn_tile *a, int r0, const cpu_kv *kv,
+                          const int32_t *page, int64_t h, int64_t start, int64_t j, int64_t j_end)
 {
     const int64_t pt = kv->page_tokens, stride = kv->dp / 2;
     while (j < j_end) {
@@ -102,10 +114,22 @@ CPU_INLINE void values(const int mr, const int ns, attn_tile *a, int r0, const c
     }
 }
 
-static void values_one(attn_tile *a, int r, const cpu_kv *kv, const int32_t *page, int64_t h,
-                       int64_t start, int64_t j, int64_t j_end)
+static void values(int mr, attn_tile *a, int r0, const cpu_kv *kv, const int32_t *page, int64_t h,
+                   int64_t start, int64_t j, int64_t j_end)
 {
-    values(1, 1, a, r, kv, page, h, start, j, j_end);
+    const bool group = kv->dp / CPU_PANEL * CPU_STRIPS % CPU_GROUP(mr) == 0;
+    switch (mr) {
+#define CASE(n)                                                                                    \
+    case n:                                                                                        \
+        if (group)                                                                                 \
+            values_of(n, CPU_GROUP(n), a, r0, kv, page, h, start, j, j_end);                       \
+        else                                                                                       \
+            values_of(n, 1, a, r0, kv, page, h, start, j, j_end);                                  \
+        break;
+        CPU_CASES(CASE)
+#undef CASE
+    default: break;
+    }
 }
 
 /* Scores of vector r to probabilities; t and l move on, o is scaled. */
@@ -156,8 +180,8 @@ static void fold(attn_tile *a, int r, bool first, int64_t dp)
 }
 
 /* One block for all vectors of the tile; keys behind the last position do not exist. */
-CPU_INLINE void block(const int mr, attn_tile *a, const cpu_attn_job *j, const int32_t *page,
-                      int64_t h, int64_t start)
+static void block(int mr, attn_tile *a, const cpu_attn_job *j, const int32_t *page, int64_t h,
+                  int64_t start)
 {
     const cpu_kv *kv = &j->kv;
     int64_t all = CPU_BLOCK, most = 0;
@@ -170,16 +194,12 @@ CPU_INLINE void block(const int mr, attn_tile *a, const cpu_attn_job *j, const i
     scores(mr, a, kv, page, h, start, most);
     for (int r = 0; r < mr; r++)
         if (a->nk[r] > 0) softmax(a, r, j->c, kv->dp);
-    if (kv->dp / CPU_PANEL * CPU_STRIPS % CPU_GROUP(mr) == 0)
-        values(mr, CPU_GROUP(mr), a, 0, kv, page, h, start, 0, all);
-    else
-        values(mr, 1, a, 0, kv, page, h, start, 0, all);
+    values(mr, a, 0, kv, page, h, start, 0, all);
     for (int r = 0; r < mr; r++)
-        if (a->nk[r] > all) values_one(a, r, kv, page, h, start, all, a->nk[r]);
+        if (a->nk[r] > all) values(1, a, r, kv, page, h, start, all, a->nk[r]);
 }
 
-CPU_INLINE void vectors(const int mr, attn_tile *a, const cpu_attn_job *j, const int32_t *page,
-                        int64_t h)
+static void vectors(int mr, attn_tile *a, const cpu_attn_job *j, const int32_t *page, int64_t h)
 {
     const int64_t dp = j->kv.dp;
     int32_t last = 0;
@@ -212,13 +232,7 @@ static void run_vectors(const cpu_attn_job *j, attn_tile *a, int64_t seq, int64_
             a->pos[r] = j->r->pos[t];
             for (int64_t i = 0; i < d; i++) a->q[r * CPU_MAX_D + i] = cpu_wide(q[i]);
         }
-        switch (mr) {
-#define CASE(n)                                                                                    \
-    case n: vectors(n, a, j, page, kv->layer + g * kv->head); break;
-            CPU_CASES(CASE)
-#undef CASE
-        default: break;
-        }
+        vectors((int)mr, a, j, page, kv->layer + g * kv->head);
         for (int64_t r = 0; r < mr; r++) {
             int64_t t = tok + (v + r) / group, head = g * group + (v + r) % group;
             uint16_t *out = j->out + (t * kv->n_head + head) * d;
