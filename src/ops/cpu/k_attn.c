@@ -9,8 +9,6 @@
 #include "base/num.h"
 #include "ops/cpu/tile.h"
 
-#define AHEAD 16 /* lines of K that are fetched ahead */
-
 /* Key vectors at once for mr query vectors. */
 #define KEYS(mr) ((mr) == 1 ? 8 : (mr) <= 3 ? 4 : (mr) <= 6 ? 2 : 1)
 
@@ -23,10 +21,22 @@ typedef struct attn_tile {
     float T[TILE_ROW], L[TILE_ROW];
     int32_t pos[TILE_ROW];
     int32_t nk[TILE_ROW]; /* keys of the block that the vector sees */
+    /* K of the next block by pages, fetched while V is used; K of what follows the tile */
+    const char *ahead[8], *then[8];
 } attn_tile;
 
+/* K of kv head h (its offset in a page) for the pages of the block from start; NULL: none. */
+static void find_ahead(const cpu_kv *kv, const int32_t *page, int64_t h, int64_t start,
+                       int64_t last, const char **ahead)
+{
+    for (int64_t at = start; at < start + CPU_BLOCK; at += kv->page_tokens, ahead++)
+        *ahead =
+            at > last ? NULL : (const char *)(kv->data + page[at / kv->page_tokens] * kv->page + h);
+}
+
+/* next: V of the keys, of which 4 VW bytes are fetched for each word of k. */
 CPU_INLINE void scores_group(const int mr, const int nv, const float *q, const uint32_t *const *k,
-                             int64_t half, float *s)
+                             const char *const *next, int64_t half, float *s)
 {
     vf acc[2 * TILE_ROW > 16 ? 2 * TILE_ROW : 16];
     CPU_UNROLL for (int i = 0; i < mr * nv; i++) acc[i] = vf_zero();
@@ -34,7 +44,7 @@ CPU_INLINE void scores_group(const int mr, const int nv, const float *q, const u
         CPU_UNROLL for (int v = 0; v < nv; v++)
         {
             vu word = vu_load(k[v] + i * CPU_KEYS);
-            __builtin_prefetch(k[v] + (i + AHEAD) * CPU_KEYS);
+            __builtin_prefetch(next[v] + i * (4 * VW));
             vf lo = vu_low(word), hi = vu_high(word);
             CPU_UNROLL for (int r = 0; r < mr; r++)
             {
@@ -47,7 +57,15 @@ CPU_INLINE void scores_group(const int mr, const int nv, const float *q, const u
         vf_store(s + r * CPU_BLOCK + v * VW, acc[r * nv + v]);
 }
 
-/* K of kv head h (its offset in a page) for the key vector at token `at` of the sequence. */
+/* V of kv head h (its offset in a page) from token `at` of the sequence on. */
+static const uint32_t *value_at(const cpu_kv *kv, const int32_t *page, int64_t h, int64_t at)
+{
+    const uint16_t *p = kv->data + page[at / kv->page_tokens] * kv->page + h;
+    p += (int64_t)kv->d * kv->page_tokens + at % kv->page_tokens * kv->dp;
+    return (const uint32_t *)(const void *)p;
+}
+
+/* K of kv head h for the key vector at token `at` of the sequence. */
 static const uint32_t *key_at(const cpu_kv *kv, const int32_t *page, int64_t h, int64_t at)
 {
     const uint16_t *p = kv->data + page[at / kv->page_tokens] * kv->page + h;
@@ -61,12 +79,14 @@ CPU_INLINE void scores_of(const int mr, attn_tile *a, const cpu_kv *kv, const in
     const int nv = KEYS(mr);
     for (int64_t v = 0; v * VW < nk; v += nv) {
         const uint32_t *k[8];
+        const char *next[8];
         for (int i = 0; i < nv; i++) {
             int64_t at = (v + i) * VW;
             if (at >= nk) at = (nk - 1) / VW * VW; /* not used, but in a page of ours */
             k[i] = key_at(kv, page, h, start + at);
+            next[i] = (const char *)value_at(kv, page, h, start + at);
         }
-        scores_group(mr, nv, a->q, k, kv->d / 2, a->s + v * VW);
+        scores_group(mr, nv, a->q, k, next, kv->d / 2, a->s + v * VW);
     }
 }
 
@@ -89,20 +109,26 @@ CPU_INLINE void values_of(const int mr, const int ns, attn_tile *a, int r0, cons
     const int64_t pt = kv->page_tokens, stride = kv->dp / 2;
     while (j < j_end) {
         int64_t at = start + j, n = pt - at % pt < j_end - j ? pt - at % pt : j_end - j;
-        const uint16_t *v = kv->data + page[at / pt] * kv->page + h + kv->d * pt + at % pt * kv->dp;
-        const uint32_t *words = (const uint32_t *)(const void *)v;
+        const uint32_t *words = value_at(kv, page, h, at);
+        const char *next =
+            a->ahead[j / pt] ? a->ahead[j / pt] + at % pt * kv->d * 2 : (const char *)words;
         for (int64_t strip = 0; strip < kv->dp / CPU_PANEL * CPU_STRIPS; strip += ns) {
             const uint32_t *w[4];
             vf acc[TILE_ROW * 2 > 16 ? TILE_ROW * 2 : 16];
             float *o = a->o + r0 * CPU_MAX_D;
-            CPU_UNROLL for (int s = 0; s < ns; s++) w[s] = words + (strip + s) * VW;
+            const char *fetch[4] = {NULL};
+            CPU_UNROLL for (int s = 0; s < ns; s++)
+            {
+                w[s] = words + (strip + s) * VW;
+                fetch[s] = next + (strip * n + s) * (4 * VW);
+            }
             CPU_UNROLL for (int r = 0; r < mr; r++) CPU_UNROLL for (int s = 0; s < ns; s++)
             {
                 int64_t c = (strip + s) / CPU_STRIPS * CPU_PANEL + (strip + s) % CPU_STRIPS * VW;
                 acc[(r * ns + s) * 2] = vf_load(o + r * CPU_MAX_D + c);
                 acc[(r * ns + s) * 2 + 1] = vf_load(o + r * CPU_MAX_D + c + 16);
             }
-            tile_bf16(mr, ns, a->s + r0 * CPU_BLOCK + j, w, stride, n, acc);
+            tile_bf16(mr, ns, a->s + r0 * CPU_BLOCK + j, w, stride, n, fetch, ns * 4 * VW, acc);
             CPU_UNROLL for (int r = 0; r < mr; r++) CPU_UNROLL for (int s = 0; s < ns; s++)
             {
                 int64_t c = (strip + s) / CPU_STRIPS * CPU_PANEL + (strip + s) % CPU_STRIPS * VW;
@@ -210,8 +236,11 @@ static void vectors(int mr, attn_tile *a, const cpu_attn_job *j, const int32_t *
             memset(a->l[r], 0, sizeof a->l[r]);
             memset(a->o + r * CPU_MAX_D, 0, (size_t)dp * sizeof *a->o);
         }
-        for (int64_t start = chunk; start <= last && start < chunk + CPU_CHUNK; start += CPU_BLOCK)
-            block(mr, a, j, page, h, start);
+        for (int64_t b = chunk; b <= last && b < chunk + CPU_CHUNK; b += CPU_BLOCK) {
+            memcpy(a->ahead, a->then, sizeof a->ahead);
+            if (b + CPU_BLOCK <= last) find_ahead(&j->kv, page, h, b + CPU_BLOCK, last, a->ahead);
+            block(mr, a, j, page, h, b);
+        }
         for (int r = 0; r < mr; r++)
             if (a->pos[r] >= chunk) fold(a, r, chunk == 0, dp);
     }
@@ -262,7 +291,13 @@ void CPU_NAME(k_attention)(void *job, int worker, int n_worker)
                 }
                 at += j->r->pos[tok + v / group] + 1;
             }
-            if (b >= 0) run_vectors(j, &a, seq, g, b, e);
+            if (b < 0) continue;
+            int64_t next = g + 1 < j->kv.n_kv ? seq : seq + 1, h = next == seq ? g + 1 : 0;
+            memset(a.then, 0, sizeof a.then);
+            if (next < j->r->n_seq)
+                find_ahead(&j->kv, rows_pages(j->r, (int32_t)next), j->kv.layer + h * j->kv.head, 0,
+                           j->r->pos[j->r->seq_tok[next + 1] - 1], a.then);
+            run_vectors(j, &a, seq, g, b, e);
         }
     }
 }

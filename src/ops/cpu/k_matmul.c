@@ -85,7 +85,7 @@ CPU_INLINE void rows_bf16(const int mr, const int ns, const float *x, const uint
         CPU_UNROLL for (int s = 0; s < ns; s++) w[s] =
             panel + (strip + s) / CPU_STRIPS * n_in * 16 + (strip + s) % CPU_STRIPS * VW;
         CPU_UNROLL for (int i = 0; i < mr * ns * 2; i++) acc[i] = vf_zero();
-        tile_bf16(mr, ns, x, w, 16, n_in, acc);
+        tile_bf16(mr, ns, x, w, 16, n_in, NULL, 0, acc);
         put_sums(mr, ns, acc, strip, n_panel * CPU_PANEL, v);
     }
 }

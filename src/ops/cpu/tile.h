@@ -2,7 +2,9 @@
  *
  * A strip is VW words of a panel line: 2 VW outputs. For each k upward one fma an output, on the
  * accumulators that come in; nothing else touches a sum, so a caller may cut K anywhere.
- * x is [K / CPU_KB][mr][CPU_KB] floats; strip s of the group starts at w[s], stride words apart. */
+ * x is [K / CPU_KB][mr][CPU_KB] floats; strip s of the group starts at w[s], stride words apart.
+ * Fetched into the cache for each k and strip: the line at fetch[s] + k * ahead bytes; fetch NULL:
+ * the strip's own line CPU_AHEAD further on. */
 #ifndef OPS_CPU_TILE_H
 #define OPS_CPU_TILE_H
 
@@ -13,14 +15,22 @@
 #define CPU_MAX_ACC (2 * TILE_ROW)
 #define CPU_AHEAD   16 /* panel lines that are fetched ahead */
 
+#define CPU_AHEAD 16 /* panel lines that are fetched ahead */
+
 /* The most strips at once for mr rows: enough independent sums to hide the latency of fma. */
 #define CPU_GROUP(mr) ((mr) == 1 ? 4 : (mr) == 2 ? (VW == 8 ? 2 : 4) : (mr) == 3 ? 2 : 1)
 
 CPU_INLINE void tile_bf16(const int mr, const int ns, const float *x, const uint32_t *const *w,
-                          int64_t stride, int64_t n, vf *acc)
+                          int64_t stride, int64_t n, const char *const *fetch, int64_t ahead,
+                          vf *acc)
 {
     const uint32_t *p[4];
-    CPU_UNROLL for (int s = 0; s < ns; s++) p[s] = w[s];
+    const char *f[4];
+    CPU_UNROLL for (int s = 0; s < ns; s++)
+    {
+        p[s] = w[s];
+        f[s] = fetch ? fetch[s] : NULL;
+    }
     for (int64_t k0 = 0; k0 < n; k0 += CPU_KB, x += mr * CPU_KB) {
         int64_t m = n - k0 < CPU_KB ? n - k0 : CPU_KB;
         for (int64_t k = 0; k < m; k++) {
@@ -28,8 +38,9 @@ CPU_INLINE void tile_bf16(const int mr, const int ns, const float *x, const uint
             CPU_UNROLL for (int s = 0; s < ns; s++)
             {
                 vu v = vu_load(p[s]);
-                __builtin_prefetch(p[s] + stride * CPU_AHEAD);
+                __builtin_prefetch(fetch ? f[s] : (const char *)(p[s] + stride * CPU_AHEAD));
                 p[s] += stride;
+                if (fetch) f[s] += ahead;
                 lo[s] = vu_low(v);
                 hi[s] = vu_high(v);
             }
