@@ -87,7 +87,7 @@ void *job_keep(job *j, void *p)
 corun_status job_encode(const job_model *m, const char *text, size_t len, unsigned flags,
                         int32_t **ids, size_t *n)
 {
-    size_t cap = len + 16;
+    size_t cap = len < 1 << 20 ? len + 16 : 1 << 20;
     for (int attempt = 0; attempt < 2; attempt++) {
         if (!(*ids = mem_alloc(cap, sizeof **ids, "token ids"))) return CORUN_ENOMEM;
         corun_status st = m->encode(m->ctx, text, len, flags, *ids, cap, n);

@@ -89,7 +89,7 @@ typedef struct job {
 
 /* Bytes of one line, and of one row. */
 #define JOB_MAX_LINE ((size_t)16 << 20)
-#define JOB_MAX_ROW  ((size_t)512 << 20)
+#define JOB_MAX_ROW  ((size_t)256 << 20)
 
 corun_status job_new(job **out, uint64_t line_no);
 void job_free(job *j); /* NULL is fine */
