@@ -39,6 +39,10 @@ static void test_mem(void **state)
     buf_putc(&b, 'x');
     assert_int_equal(buf_status(&b), CORUN_ECAPACITY);
     assert_int_equal(b.len, 10);
+    buf_reset(&b);
+    buf_put(&b, "01234567890123", 14);
+    assert_int_equal(buf_status(&b), CORUN_ECAPACITY);
+    assert_int_equal(b.len, 0);
     buf_free(&b);
 }
 

@@ -236,6 +236,7 @@ static void put_object_sorted(jw *w, const json_t *v)
     size_t n = json_object_size(v), i = 0;
     const char **keys = mem_alloc(n, sizeof *keys, "JSON keys");
     if (!keys) {
+        w->b->status = CORUN_ENOMEM;
         w->b->failed = true;
         return;
     }

@@ -131,7 +131,7 @@ static bool buf_room(buf *b, size_t len)
     if (b->failed) return false;
     size_t want;
     if (!mem_add(b->len, len, &want) || want > b->max) {
-        err_set(CORUN_ECAPACITY, "text is larger than %zu bytes", b->max);
+        b->status = err_set(CORUN_ECAPACITY, "text is larger than %zu bytes", b->max);
         b->failed = true;
         return false;
     }
@@ -140,6 +140,7 @@ static bool buf_room(buf *b, size_t len)
     while (cap <= want) cap += cap / 2;
     char *p = mem_realloc(b->data, cap, 1, "buffer");
     if (!p) {
+        b->status = CORUN_ENOMEM;
         b->failed = true;
         return false;
     }
@@ -175,6 +176,5 @@ void buf_printf(buf *b, const char *fmt, ...)
 
 corun_status buf_status(const buf *b)
 {
-    if (!b->failed) return CORUN_OK;
-    return b->len < b->max ? CORUN_ENOMEM : CORUN_ECAPACITY;
+    return b->failed ? b->status : CORUN_OK;
 }

@@ -33,7 +33,8 @@ void mem_guard(bool armed);
 typedef struct buf {
     char *data;
     size_t len, cap, max;
-    bool failed; /* an append did not fit or memory was short: the error text is set */
+    bool failed;         /* an append did not fit or memory was short: the error text is set */
+    corun_status status; /* which of the two */
 } buf;
 
 void buf_init(buf *b, size_t max);

@@ -48,7 +48,7 @@ static const cpu_kernels kernels[] = {
 static corun_status cpu_dev_alloc(ops *o, size_t bytes, void **dev)
 {
     (void)o;
-    *dev = mem_aligned(64, bytes, "activations");
+    *dev = mem_large(bytes, "activations"); /* touched only as far as steps are long */
     return *dev ? CORUN_OK : CORUN_ENOMEM;
 }
 
@@ -95,9 +95,7 @@ static corun_status take_pages(uint16_t **out, size_t n, int64_t page, const cha
     size_t bytes;
     if (!mem_mul(n, (size_t)page * 2, &bytes)) FAIL(CORUN_ENOMEM, "%s: size overflows", what);
     *out = mem_large(bytes, what);
-    if (!*out) return CORUN_ENOMEM;
-    memset(*out, 0, bytes);
-    return CORUN_OK;
+    return *out ? CORUN_OK : CORUN_ENOMEM;
 }
 
 static corun_status configure(cpu *c, const ops_conf *f)
@@ -112,7 +110,8 @@ static corun_status configure(cpu *c, const ops_conf *f)
     k->page = k->head * k->n_kv * d->n_layer;
     TRY(rows_open(&c->r, d, f));
     TRY(take_pages(&c->kv, (size_t)f->n_page, k->page, "KV pages"));
-    TRY(take_pages(&c->swap, (size_t)f->n_swap, k->page, "swap pages"));
+    memset(c->kv, 0, (size_t)f->n_page * (size_t)k->page * 2);
+    TRY(take_pages(&c->swap, (size_t)f->n_swap, k->page, "swap pages")); /* touched when used */
     c->logits =
         mem_aligned(64, (size_t)f->logit_rows * (size_t)d->n_vocab * sizeof *c->logits, "logits");
     if (!c->logits) return CORUN_ENOMEM;
