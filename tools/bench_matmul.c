@@ -312,23 +312,25 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-#define MAX_ROUND 200
+#define MAX_ROUND 1000
 
 typedef struct times {
-    double t[MAX_ROUND], part[N_MAT][MAX_ROUND];
+    double step[MAX_ROUND];
+    double call[N_LAYER][N_MAT]; /* the best of each call */
 } times;
 
 static void time_step(void *who, void (*run)(void *, int, int), times *t, int round)
 {
     usleep(10000);
     double start = now(), at = start;
-    for (int m = 0; m < N_MAT; m++) {
-        for (int l = 0; l < mat[m].count; l++) run(who, m, l);
-        double end = now();
-        t->part[m][round] = end - at;
-        at = end;
-    }
-    t->t[round] = at - start;
+    for (int m = 0; m < N_MAT; m++)
+        for (int l = 0; l < mat[m].count; l++) {
+            run(who, m, l);
+            double end = now();
+            if (round == 0 || end - at < t->call[l][m]) t->call[l][m] = end - at;
+            at = end;
+        }
+    t->step[round] = at - start;
 }
 
 static void run_ours(void *who, int m, int l) { ours_mat(who, m, l); }
@@ -349,27 +351,26 @@ static void report(ours *u, int rows, int rounds)
     }
     rival_close(&bf);
     rival_close(&fp);
-    double best[3], flop = 0;
-    for (int m = 0; m < N_MAT; m++) flop += 2.0 * rows * mat[m].n_out * mat[m].n_in * mat[m].count;
-    for (int k = 0; k < 3; k++) {
-        qsort(t[k].t, (size_t)rounds, sizeof(double), by_value);
-        best[k] = t[k].t[0];
-    }
-    double rival_best = best[1] < best[2] ? best[1] : best[2];
-    printf("%4d rows: ours %.2f ms (median %.2f, %.0f GFLOP/s), oneDNN bf16 %.2f (%.2f), "
-           "fp32 %.2f (%.2f): ratio %.3f\n",
-           rows, best[0] * 1e3, t[0].t[rounds / 2] * 1e3, flop / best[0] * 1e-9, best[1] * 1e3,
-           t[1].t[rounds / 2] * 1e3, best[2] * 1e3, t[2].t[rounds / 2] * 1e3, best[0] / rival_best);
+    double sum[3] = {0}, part[3][N_MAT] = {{0}}, flop = 0;
     for (int m = 0; m < N_MAT; m++) {
-        printf("          %-8s", mat[m].name);
-        for (int k = 0; k < 3; k++) {
-            qsort(t[k].part[m], (size_t)rounds, sizeof(double), by_value);
-            printf(" %8.3f", t[k].part[m][0] * 1e3);
-        }
-        double f = 2.0 * rows * mat[m].n_out * mat[m].n_in * mat[m].count;
-        double b = 2.0 * mat[m].n_out * mat[m].n_in * mat[m].count;
-        printf("   %.0f GFLOP/s, %.1f GB/s\n", f / t[0].part[m][0] * 1e-9,
-               b / t[0].part[m][0] * 1e-9);
+        flop += 2.0 * rows * mat[m].n_out * mat[m].n_in * mat[m].count;
+        for (int k = 0; k < 3; k++)
+            for (int l = 0; l < mat[m].count; l++) {
+                part[k][m] += t[k].call[l][m];
+                sum[k] += t[k].call[l][m];
+            }
+    }
+    for (int k = 0; k < 3; k++) qsort(t[k].step, (size_t)rounds, sizeof(double), by_value);
+    double steps = t[1].step[0] < t[2].step[0] ? t[1].step[0] : t[2].step[0];
+    double calls = sum[1] < sum[2] ? sum[1] : sum[2];
+    static const char *const who[] = {"ours", "oneDNN bf16", "oneDNN fp32"};
+    printf("%d rows: ratio of the best steps %.3f, of the sums of each call's best %.3f\n", rows,
+           t[0].step[0] / steps, sum[0] / calls);
+    for (int k = 0; k < 3; k++) {
+        printf("  %-12s step best %8.2f median %8.2f  calls %8.2f ms (%.0f GFLOP/s):", who[k],
+               t[k].step[0] * 1e3, t[k].step[rounds / 2] * 1e3, sum[k] * 1e3, flop / sum[k] * 1e-9);
+        for (int m = 0; m < N_MAT; m++) printf(" %s %.2f", mat[m].name, part[k][m] * 1e3);
+        printf("\n");
     }
     fflush(stdout);
 }
