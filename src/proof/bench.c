@@ -125,6 +125,19 @@ static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *secon
     return CORUN_OK;
 }
 
+/* The mean of some passes, as the engine's figures are means over steps. */
+static corun_status mean_bare(bare *b, int32_t rows, int32_t want, double *seconds)
+{
+    double sum = 0, s;
+    int n = rows > 32 ? 2 : 16;
+    for (int i = 0; i < n; i++) {
+        TRY(time_bare(b, rows, want, &s));
+        sum += s;
+    }
+    *seconds = sum / n;
+    return CORUN_OK;
+}
+
 /* ---- the engine -------------------------------------------------------------------------------
  */
 
@@ -194,10 +207,8 @@ static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figure
         for (int i = 0; i < N_WIDTH; i++) {
             double s;
             run_time t;
-            for (int k = 0; k < 3; k++) {
-                TRY(time_bare(b, widths[i], widths[i], &s));
-                keep_best(&f->bare[i], s);
-            }
+            TRY(mean_bare(b, widths[i], widths[i], &s));
+            keep_best(&f->bare[i], s);
             TRY(time_engine(m, widths[i], prompt, N_NEW, -1, &t));
             keep_best(&f->engine[i].decode, t.decode);
             keep_best(&f->engine[i].sample, t.sample);
@@ -206,7 +217,7 @@ static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figure
         double s;
         TRY(time_engine(m, 1, o->n_prefill, 1, -1, &t));
         keep_best(&f->prefill, t.prefill);
-        TRY(time_bare(b, o->n_prefill, 1, &s));
+        TRY(mean_bare(b, o->n_prefill, 1, &s));
         keep_best(&f->bare_prefill, s);
         TRY(time_engine(m, 16, prompt, N_NEW, CORUN_MAX_TOP, &t));
         keep_best(&f->scored.decode, t.decode);
