@@ -711,7 +711,7 @@ static void test_folder(void **state)
     char folder[64];
     bpe *t = NULL;
     folder_make(folder);
-    assert_int_equal(bpe_open_folder(&t, folder), CORUN_EIO);
+    assert_int_equal(bpe_open_folder(&t, folder), CORUN_EFORMAT);
     assert_non_null(strstr(err_text(), "tokenizer.json"));
     json_t *doc = small_doc();
     char *s = json_dumps(doc, 0);

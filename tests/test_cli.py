@@ -4,12 +4,13 @@ import json
 import os
 import pty
 import random
+import shutil
 import signal
 import time
 
 import pytest
 
-from conftest import chat, completion
+from conftest import CORUN, ROOT, chat, completion
 
 
 def mixed(n=24, seed=3):
@@ -73,6 +74,54 @@ def test_stdout_full(corun):
         p = corun.start("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "-", "-q",
                         stdout=full, stderr=-3)
         assert p.wait(60) == 4
+
+
+@pytest.mark.parametrize("shard", ["0/99999999999999999999", "0/-1", "0/ 2", "+0/2"])
+def test_shard_is_plain_numbers(corun, shard):
+    corun.write("in.jsonl", mixed(3))
+    assert corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "out", "--shard",
+                 shard).returncode == 2
+
+
+def test_metrics_is_output(corun):
+    corun.write("in.jsonl", mixed(3))
+    r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "o", "--metrics", "o")
+    assert r.returncode == 2 and b"one place" in r.stderr
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json",
+                                  "tokenizer_config.json", "chat_template.jinja",
+                                  "model.safetensors", "model.safetensors.index.json"])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "dangling link"])
+def test_model_file_of_another_kind(corun, tmp_path, name, kind):
+    """Each is bad input (2), named, and none hangs or is taken as absent."""
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "tests/data/golden/qwen2_tied", model)
+    (model / name).unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(model / name)
+    elif kind == "folder":
+        (model / name).mkdir()
+    else:
+        (model / name).symlink_to("nowhere")
+    r = corun("run", "-m", str(model), "-p", "x", "--max-tokens", "1")
+    assert r.returncode == 2 and name.encode() in r.stderr, r.stderr
+
+
+def test_closed_streams(corun):
+    """A file of the run must not get the number of a closed stream, and with it our messages."""
+    corun.write("in.jsonl", [b"{bad"] + mixed(2))
+    command = ["batch", "-m", "fake:phase", "-i", "in.jsonl", "-o"]
+    assert corun(*command, "ref").returncode == 0
+    for closed in ([2], [0, 2], [1, 2], [0, 1, 2]):
+        pid = os.fork()
+        if pid == 0:
+            os.chdir(corun.folder)
+            for fd in closed:
+                os.close(fd)
+            os.execv(CORUN, [str(CORUN), *command, "out"])
+        os.waitpid(pid, 0)
+        assert (corun.folder / "out").read_bytes() == (corun.folder / "ref").read_bytes(), closed
 
 
 def test_info(corun):

@@ -279,7 +279,7 @@ static void test_open(void **state)
     char folder[64], path[128];
     config c;
     folder_make(folder);
-    expect(config_open(&c, folder), CORUN_EIO, "config.json", "no file");
+    expect(config_open(&c, folder), CORUN_EFORMAT, "config.json", "no file");
     file_text(folder, "config.json", "{" QWEN2 "}");
     expect(config_open(&c, folder), CORUN_OK, NULL, folder);
     assert_true(isnan(c.temperature));
@@ -293,7 +293,7 @@ static void test_open(void **state)
     snprintf(path, sizeof path, "%s/generation_config.json", folder);
     unlink(path);
     mkdir(path, 0700);
-    expect(config_open(&c, folder), CORUN_EIO, "generation_config.json", "a folder");
+    expect(config_open(&c, folder), CORUN_EFORMAT, "generation_config.json", "a folder");
     rmdir(path);
     folder_remove(folder);
 }

@@ -220,7 +220,7 @@ static void test_index(void **state)
         {"{\"weight_map\":{\"a\":\"a.safetensors\"}}", CORUN_OK, NULL},
         {"{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}", CORUN_EFORMAT,
          "tensor \"b\" is not there"},
-        {"{\"weight_map\":{\"a\":\"b.safetensors\"}}", CORUN_EIO, "b.safetensors"},
+        {"{\"weight_map\":{\"a\":\"b.safetensors\"}}", CORUN_EFORMAT, "b.safetensors"},
         {"{\"weight_map\":{\"a\":\"../a.safetensors\"}}", CORUN_EFORMAT, "no plain file name"},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", CORUN_EFORMAT, "no plain file name"},
         {"{\"weight_map\":{\"a\":\"x\\\\a.safetensors\"}}", CORUN_EFORMAT, "no plain file name"},
@@ -258,8 +258,8 @@ static void test_paths(void **state)
     (void)state;
     char folder[64], path[128];
     folder_make(folder);
-    open_bad(folder, "", CORUN_EIO, "neither model.safetensors");
-    open_bad(folder, "nothing", CORUN_EIO, "No such file");
+    open_bad(folder, "", CORUN_EFORMAT, "neither model.safetensors");
+    open_bad(folder, "nothing", CORUN_EFORMAT, "No such file");
     file_text(folder, "empty.gguf", "");
     open_bad(folder, "empty.gguf", CORUN_EFORMAT, "offset 0");
     file_text(folder, "text.gguf", "this is a text, and it is no GGUF file at all");
@@ -273,12 +273,12 @@ static void test_paths(void **state)
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0); /* must not hang */
-    open_bad(folder, "", CORUN_EIO, "not a regular file");
-    open_bad(folder, "model.safetensors", CORUN_EIO, "not a regular file");
-    open_bad("/dev/null", "", CORUN_EIO, "not a regular file");
+    open_bad(folder, "", CORUN_EFORMAT, "not a regular file");
+    open_bad(folder, "model.safetensors", CORUN_EFORMAT, "not a regular file");
+    open_bad("/dev/null", "", CORUN_EFORMAT, "not a regular file");
     unlink(path);
     mkdir(path, 0700);
-    open_bad(folder, "", CORUN_EIO, "not a regular file");
+    open_bad(folder, "", CORUN_EFORMAT, "not a regular file");
     rmdir(path);
     weights_close(NULL);
     folder_remove(folder);
@@ -312,7 +312,7 @@ static void test_split(void **state)
     folder_make(folder);
     int fds = count_fds();
     put_part(folder, one, "a", 0, 2, 2);
-    open_bad(folder, one, CORUN_EIO, two);
+    open_bad(folder, one, CORUN_EFORMAT, two);
     put_part(folder, two, "b", 1, 2, -1);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, i ? two : one);

@@ -1,5 +1,6 @@
 /* cmd_batch.c - owns `corun batch`: options, files, order of opening, exit code. Invariant: what
  * can be refused is refused before the model is read. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,8 @@ static corun_status read_shard(batch_args *a)
     unsigned long long i, n;
     char rest;
     if (!a->shard) return CORUN_OK;
-    if (sscanf(a->shard, "%llu/%llu%c", &i, &n, &rest) != 2 || a->shard[0] == '-' || n < 1 ||
-        i >= n || strlen(a->shard) > 30)
+    if (a->shard[strspn(a->shard, "0123456789/")] ||
+        sscanf(a->shard, "%llu/%llu%c", &i, &n, &rest) != 2 || n == ULLONG_MAX || n < 1 || i >= n)
         FAIL(CORUN_EINVAL, "--shard %s: must be I/N with I in 0 ... N - 1", a->shard);
     a->shard_i = i;
     a->shard_n = n;
@@ -83,8 +84,8 @@ static corun_status open_files(batch *b, const batch_args *a)
     if (!a->check) TRY(sink_open(&b->out, a->out, &a->in, 1));
     if (a->metrics) {
         const char *const taken[] = {a->in};
-        if (strcmp(a->metrics, "-") == 0 && a->out && strcmp(a->out, "-") == 0)
-            FAIL(CORUN_EINVAL, "--metrics - and -o - write to one place");
+        if (a->out && strcmp(a->metrics, a->out) == 0)
+            FAIL(CORUN_EINVAL, "--metrics %s and -o %s write to one place", a->metrics, a->out);
         TRY(sink_open(&b->metrics, a->metrics, taken, 1));
     }
     return CORUN_OK;

@@ -1,5 +1,6 @@
 /* main.c - owns the table of commands and the table of exit codes. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,8 +55,20 @@ static int dispatch(int argc, char **argv)
     return CMD_BAD;
 }
 
+/* A file that a closed standard stream's number were given to would get our messages in it. The
+ * direction is the wrong one, so that a use of the stream is still an error. */
+static bool hold_streams(void)
+{
+    static const int way[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", way[fd]) != fd)
+            return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
+    if (!hold_streams()) return CMD_SYSTEM;
     int code = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == CMD_OK) {
         fprintf(stderr, "corun: standard output: %s\n", strerror(errno));

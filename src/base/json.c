@@ -21,14 +21,27 @@ corun_status json_read(json_t **out, const char *text, size_t len, const char *w
     return CORUN_OK;
 }
 
+corun_status file_refusal(int err)
+{
+    bool path = err == ENOENT || err == ENOTDIR || err == ELOOP || err == EACCES || err == EPERM ||
+                err == EISDIR || err == ENXIO || err == ENAMETOOLONG;
+    return path ? CORUN_EFORMAT : CORUN_EIO;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat sb;
+    return lstat(path, &sb) == 0 || errno != ENOENT;
+}
+
 corun_status file_read(buf *b, const char *path, size_t max)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) FAIL(CORUN_EIO, "%s: %s", path, strerror(errno));
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
+    if (fd < 0) FAIL(file_refusal(errno), "%s: %s", path, strerror(errno));
     struct stat sb;
     if (fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode)) {
         close(fd);
-        FAIL(CORUN_EIO, "%s: not a regular file", path);
+        FAIL(CORUN_EFORMAT, "%s: not a regular file", path);
     }
     if ((uint64_t)sb.st_size > max) {
         close(fd);

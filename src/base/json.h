@@ -14,6 +14,11 @@ corun_status json_read(json_t **out, const char *text, size_t len, const char *w
 /* Reads a whole file of at most max bytes into b (which the caller inits and frees). */
 corun_status json_read_file(json_t **out, const char *path, size_t max);
 corun_status file_read(buf *b, const char *path, size_t max);
+/* The status for a file that could not be opened: CORUN_EFORMAT when its path is at fault (nothing
+ * there, no right to read), else CORUN_EIO. */
+corun_status file_refusal(int err);
+/* False only when nothing has this name: a link that leads nowhere is there, and an error. */
+bool file_exists(const char *path);
 
 /* An integer where the value is one: 16 and 16.0 yes, 16.5, "16", true no. */
 bool json_is_whole(const json_t *v, int64_t *out);

@@ -52,6 +52,7 @@ static corun_status open_files(corun_model *m, const char *path, const ops_open_
     if (st == CORUN_OK)
         st = gguf ? prompt_open_gguf(&m->prompt, w, m->text)
                   : prompt_open_folder(&m->prompt, path, m->text);
+    if (st != CORUN_OK && gguf) err_prefix(st, "%s", path);
     if (st == CORUN_OK && cfg.n_eos == 0 && bpe_eos(m->text) >= 0) {
         cfg.eos[0] = bpe_eos(m->text);
         cfg.n_eos = 1;

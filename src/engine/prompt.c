@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MAX_TEMPLATE ((size_t)4 << 20)
 #define MAX_CONFIG   ((size_t)64 << 20)
+#define PATH_ROOM    4096
 
 /* The text of the templates is digested as canonical JSON of name and text. */
 static corun_status take(prompt_source *p, const json_t *v, const bpe *t, const char *what)
@@ -77,19 +77,20 @@ static corun_status add_folder(json_t *list, const char *folder)
     return st;
 }
 
-static corun_status read_folder(json_t **out, const char *folder)
+/* *out: the templates, NULL where there are none; path: the file that has them. */
+static corun_status read_folder(json_t **out, const char *folder, char path[PATH_ROOM])
 {
-    char path[4096];
-    if (strlen(folder) > sizeof path - 64) FAIL(CORUN_EINVAL, "%s: the path is too long", folder);
-    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-    if (access(path, F_OK) == 0) {
+    if (strlen(folder) > PATH_ROOM - 64) FAIL(CORUN_EINVAL, "%s: the path is too long", folder);
+    snprintf(path, PATH_ROOM, "%s/chat_template.jinja", folder);
+    if (file_exists(path)) {
         if (!(*out = json_array())) FAIL(CORUN_ENOMEM, "%s: no memory", path);
         TRY(add_file(*out, path, "default"));
-        snprintf(path, sizeof path, "%s/additional_chat_templates", folder);
-        return add_folder(*out, path);
+        char more[PATH_ROOM];
+        snprintf(more, sizeof more, "%s/additional_chat_templates", folder);
+        return add_folder(*out, more);
     }
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    if (access(path, F_OK) != 0) return CORUN_OK;
+    snprintf(path, PATH_ROOM, "%s/tokenizer_config.json", folder);
+    if (!file_exists(path)) return CORUN_OK;
     json_t *cfg;
     TRY(json_read_file(&cfg, path, MAX_CONFIG));
     *out = json_incref(json_object_get(cfg, "chat_template"));
@@ -101,8 +102,9 @@ corun_status prompt_open_folder(prompt_source *out, const char *folder, const bp
 {
     json_t *v = NULL;
     *out = (prompt_source){0};
-    corun_status st = read_folder(&v, folder);
-    if (st == CORUN_OK) st = take(out, v, t, folder);
+    char path[PATH_ROOM];
+    corun_status st = read_folder(&v, folder, path);
+    if (st == CORUN_OK) st = take(out, v, t, path);
     json_decref(v);
     return st;
 }

@@ -2,12 +2,10 @@
  *
  * Invariant: a configuration that parses is one whose every field was in range and consistent;
  * nothing that changes the model is passed over. */
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/json.h"
 #include "files/config_impl.h"
@@ -533,15 +531,13 @@ done:
 corun_status config_open(config *out, const char *folder)
 {
     char path[PATH_MAX], gen_path[PATH_MAX];
-    struct stat sb;
     json_t *root = NULL, *gen = NULL;
     corun_status st;
     if (snprintf(path, sizeof path, "%s/config.json", folder) >= PATH_MAX ||
         snprintf(gen_path, sizeof gen_path, "%s/generation_config.json", folder) >= PATH_MAX)
         FAIL(CORUN_EINVAL, "%s: the path is too long", folder);
     TRY_OR_DONE(json_read_file(&root, path, CONFIG_FILE_MAX));
-    if (stat(gen_path, &sb) == 0 || errno != ENOENT)
-        TRY_OR_DONE(json_read_file(&gen, gen_path, CONFIG_FILE_MAX));
+    if (file_exists(gen_path)) TRY_OR_DONE(json_read_file(&gen, gen_path, CONFIG_FILE_MAX));
     st = read_config((object){root, path}, (object){gen, gen_path}, out);
 done:
     json_decref(root);

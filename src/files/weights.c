@@ -33,8 +33,9 @@ static corun_status open_file(weights_file *f, const char *path)
     f->path = mem_dup(path, strlen(path), "path");
     if (!f->path) return CORUN_ENOMEM;
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
-    if (f->fd < 0 || fstat(f->fd, &sb) != 0) FAIL(CORUN_EIO, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(sb.st_mode)) FAIL(CORUN_EIO, "%s: not a regular file", path);
+    if (f->fd < 0 || fstat(f->fd, &sb) != 0)
+        FAIL(file_refusal(errno), "%s: %s", path, strerror(errno));
+    if (!S_ISREG(sb.st_mode)) FAIL(CORUN_EFORMAT, "%s: not a regular file", path);
     f->size = (uint64_t)sb.st_size;
     return CORUN_OK;
 }
@@ -118,12 +119,6 @@ static corun_status join(char out[PATH_MAX], const char *folder, const char *nam
     int n = snprintf(out, PATH_MAX, "%s/%s", folder, name);
     if (n < 0 || n >= PATH_MAX) FAIL(CORUN_EINVAL, "%s/%s: the path is too long", folder, name);
     return CORUN_OK;
-}
-
-static bool exists(const char *path)
-{
-    struct stat sb;
-    return stat(path, &sb) == 0;
 }
 
 /* One line of the index: a tensor and the file that holds it. */
@@ -228,10 +223,10 @@ static corun_status open_folder(weights *w, const char *folder)
     char single[PATH_MAX], index[PATH_MAX];
     TRY(join(single, folder, "model.safetensors"));
     TRY(join(index, folder, "model.safetensors.index.json"));
-    if (exists(index)) return open_index(w, folder, index, exists(single));
-    if (!exists(single))
-        FAIL(CORUN_EIO, "%s: neither model.safetensors nor model.safetensors.index.json is there",
-             folder);
+    if (file_exists(index)) return open_index(w, folder, index, file_exists(single));
+    if (!file_exists(single))
+        FAIL(CORUN_EFORMAT,
+             "%s: neither model.safetensors nor model.safetensors.index.json is there", folder);
     if (!(w->file = alloc_files(1))) return CORUN_ENOMEM;
     w->n_file = 1;
     TRY(open_safetensors(&w->file[0], single));
@@ -326,7 +321,7 @@ static corun_status open_path(weights *w, const char *path)
     struct stat sb;
     w->path = mem_dup(path, strlen(path), "path");
     if (!w->path) return CORUN_ENOMEM;
-    if (stat(path, &sb) != 0) FAIL(CORUN_EIO, "%s: %s", path, strerror(errno));
+    if (stat(path, &sb) != 0) FAIL(file_refusal(errno), "%s: %s", path, strerror(errno));
     TRY(S_ISDIR(sb.st_mode) ? open_folder(w, path) : open_gguf_set(w, path));
     return weights_set_rows(w);
 }

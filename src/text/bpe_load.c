@@ -3,7 +3,6 @@
  * from the class name. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/json.h"
 #include "text/bpe_int.h"
@@ -406,7 +405,7 @@ corun_status bpe_open_folder(bpe **out, const char *folder)
         buf_init(&file[i], MAX_FILE);
     }
     corun_status st;
-    bool have_config = access(path[1], F_OK) == 0;
+    bool have_config = file_exists(path[1]);
     TRY_OR_DONE(file_read(&file[0], path[0], MAX_FILE));
     if (have_config) TRY_OR_DONE(file_read(&file[1], path[1], MAX_FILE));
     TRY_OR_DONE(bpe_parse(out, file[0].data ? file[0].data : "", file[0].len,
