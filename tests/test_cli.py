@@ -619,3 +619,13 @@ def test_memory_is_bounded(corun):
     _, status, used = os.wait4(p.pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert used.ru_maxrss < 200 * 1024
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"prompt_logprobs": 0}])
+def test_scored_samples(corun, more):
+    """A prompt that is only scored ends for all its samples: n choices, and the run ends."""
+    body = corun.bodies([completion("a", ["abc", "xy"], max_tokens=0, n=3, echo=True, **more)])[0]
+    choices = body["choices"]
+    assert [c["text"] for c in choices] == ["abc"] * 3 + ["xy"] * 3
+    assert {c["finish_reason"] for c in choices} == {"length"}
+    assert choices[0]["logprobs"] == choices[1]["logprobs"] == choices[2]["logprobs"]

@@ -220,9 +220,18 @@ corun_status job_event(job *j, size_t prompt, const corun_event *e)
     } else {
         return CORUN_OK;
     }
+    /* A prompt that is only scored ends once, for all its samples. */
+    size_t n = p->max_tokens == 0 ? (size_t)j->s.n : 1;
+    for (size_t i = 1; i < n; i++) {
+        c[i].finish = c->finish;
+        c[i].stop_index = c->stop_index;
+        c[i].stop_token = c->stop_token;
+        c[i].ended = true;
+    }
     c->ended = true;
-    p->n_open--;
-    if (--j->n_open == 0)
+    p->n_open -= n;
+    j->n_open -= n;
+    if (j->n_open == 0)
         for (size_t i = 0; i < j->n_choice; i++)
             if (j->choice[i].failed) job_fail(j, 500, NULL, "%s", j->choice[i].failure);
     return CORUN_OK;
