@@ -155,11 +155,11 @@ typedef enum corun_policy {
 
 typedef struct corun_engine_opts {
     corun_policy policy;
-    int32_t n_slot;          /* rows of a decode step; under corun part of the identity */
-    int32_t n_ctx;           /* longest request in tokens; 0 = the model's */
-    int32_t page_tokens;     /* 16, 32, 64 or 128 */
-    uint64_t kv_bytes;       /* the KV pool; 0 = room for n_slot requests of min(n_ctx, 1024) */
-    int64_t swap_bytes;      /* the swap area; -1 = as large as the pool */
+    int32_t n_slot;      /* rows of a decode step; under corun part of the identity */
+    int32_t n_ctx;       /* longest request in tokens; 0 = the model's */
+    int32_t page_tokens; /* 16, 32, 64 or 128 */
+    uint64_t kv_bytes;   /* the KV pool; 0 = n_slot requests of min(n_ctx, 1024), or one of n_ctx */
+    int64_t swap_bytes;  /* the swap area; -1 = as large as the pool */
     int32_t prefill_chunk;   /* tokens: the grid of corun (8,192), the step's budget of dynamic */
     bool processed_logprobs; /* log-probabilities after temperature instead of raw */
     bool allow_special_rows; /* let ids that the tokenizer does not name be drawn */

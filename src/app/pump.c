@@ -254,6 +254,8 @@ static corun_status fill(state *s)
 
 static corun_status handle(state *s, const corun_event *e)
 {
+    if (e->kind == CORUN_EVENT_IDLE && s->n_alive)
+        FAIL(CORUN_EINTERNAL, "the engine is idle, %zu requests wait", (size_t)s->n_alive);
     if (e->kind == CORUN_EVENT_NONE || e->kind == CORUN_EVENT_IDLE) return CORUN_OK;
     size_t i = 0;
     while (i < s->n_alive && s->alive[i].id != e->id) i++;

@@ -270,7 +270,10 @@ static corun_status size_pages(const corun_engine_opts *o, const config *g, ops_
                     (uint64_t)o->page_tokens;
     uint64_t typical = (uint64_t)(o->n_ctx < 1024 ? o->n_ctx : 1024);
     uint64_t each = (typical + (uint64_t)o->page_tokens - 1) / (uint64_t)o->page_tokens;
-    uint64_t n = o->kv_bytes ? o->kv_bytes / page : each * (uint64_t)o->n_slot;
+    uint64_t whole = ((uint64_t)o->n_ctx + (uint64_t)o->page_tokens - 1) / (uint64_t)o->page_tokens;
+    uint64_t n = each * (uint64_t)o->n_slot;
+    if (n < whole) n = whole; /* by default every request that the context holds fits */
+    if (o->kv_bytes) n = o->kv_bytes / page;
     uint64_t swap = o->swap_bytes < 0 ? n : (uint64_t)o->swap_bytes / page;
     if (n < 1)
         FAIL(CORUN_EINVAL, "kv_bytes: %llu do not hold one page of %llu bytes",
