@@ -174,7 +174,4 @@ void buf_printf(buf *b, const char *fmt, ...)
     va_end(again);
 }
 
-corun_status buf_status(const buf *b)
-{
-    return b->failed ? b->status : CORUN_OK;
-}
+corun_status buf_status(const buf *b) { return b->failed ? b->status : CORUN_OK; }
