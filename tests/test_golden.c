@@ -204,9 +204,6 @@ static void cfg_yarn_factor(config *c) { c->attn_factor = 1.0; }
 static void cfg_yarn_truncate(config *c) { c->yarn_truncate = !c->yarn_truncate; }
 static void cfg_yarn_mscale(config *c) { c->mscale = c->mscale_all_dim = 0; }
 static void cfg_original_ctx(config *c) { c->original_ctx = c->n_ctx; }
-static void cfg_no_qkv_bias(config *c) { c->qkv_bias = false; }
-static void cfg_no_o_bias(config *c) { c->o_bias = false; }
-static void cfg_no_mlp_bias(config *c) { c->mlp_bias = false; }
 static void cfg_tie(config *c) { c->tied = !c->tied; }
 
 /* ---- faults: weights ----------------------------------------------------------------------------
@@ -259,6 +256,39 @@ static bool edit_gate_up(const config *c, buf *file)
     (void)c;
     return swap_tensors(file, "model.layers.0.mlp.gate_proj.weight",
                         "model.layers.0.mlp.up_proj.weight");
+}
+
+/* A bias of zeros is one that was dropped. */
+static bool zero_biases(const config *c, buf *file, const char *const *role, int n)
+{
+    for (int32_t l = 0; l < c->n_layer; l++)
+        for (int i = 0; i < n; i++) {
+            char name[96];
+            uint64_t bytes;
+            snprintf(name, sizeof name, "model.layers.%d.%s.bias", (int)l, role[i]);
+            uint16_t *p = find_data(file, name, &bytes);
+            if (!p) return false;
+            memset(p, 0, bytes);
+        }
+    return true;
+}
+
+static bool edit_no_qkv_bias(const config *c, buf *file)
+{
+    static const char *const r[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    return zero_biases(c, file, r, 3);
+}
+
+static bool edit_no_o_bias(const config *c, buf *file)
+{
+    static const char *const r[] = {"self_attn.o_proj"};
+    return zero_biases(c, file, r, 1);
+}
+
+static bool edit_no_mlp_bias(const config *c, buf *file)
+{
+    static const char *const r[] = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+    return zero_biases(c, file, r, 3);
 }
 
 /* Head h reads kv head h mod n_kv: moves its rows of q and its columns of o to the place of a head
@@ -416,10 +446,10 @@ static const plant plants[] = {
     {.name = "norm order, q after RoPE", .model = "qwen3_tied", .hook = hook_norm_last},
     {.name = "q and k gains swapped", .model = "qwen3_bias_mscale", .edit = edit_qk_gains},
     {.name = "gate and up swapped", .model = "qwen2_untied", .edit = edit_gate_up},
-    {.name = "qkv bias dropped", .model = "qwen2_untied", .config = cfg_no_qkv_bias},
-    {.name = "qkv bias dropped, qwen3", .model = "qwen3_bias_mscale", .config = cfg_no_qkv_bias},
-    {.name = "o bias dropped", .model = "llama3_tied_bias", .config = cfg_no_o_bias},
-    {.name = "mlp bias dropped", .model = "llama3_tied_bias", .config = cfg_no_mlp_bias},
+    {.name = "qkv bias dropped", .model = "qwen2_untied", .edit = edit_no_qkv_bias},
+    {.name = "qkv bias dropped, qwen3", .model = "qwen3_bias_mscale", .edit = edit_no_qkv_bias},
+    {.name = "o bias dropped", .model = "llama3_tied_bias", .edit = edit_no_o_bias},
+    {.name = "mlp bias dropped", .model = "llama3_tied_bias", .edit = edit_no_mlp_bias},
     {.name = "tied taken as untied", .model = "llama3_tied_bias", .config = cfg_tie},
     {.name = "untied taken as tied", .model = "qwen3_yarn", .config = cfg_tie},
     {.name = "position off by one", .model = "qwen2_tied", .late_shift = 1},

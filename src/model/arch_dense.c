@@ -147,6 +147,7 @@ static corun_status load_all(load *l, dense *d)
     mem_free(inv_freq);
     mem_free(factors);
     TRY(st);
+    TRY(load_all_used(l));
     return weights_digest(l->w, &d->base.weights);
 }
 
@@ -174,8 +175,11 @@ static corun_status load_on(model **out, weights *w, const config *cfg, ops *o)
                       .close = close_dense};
     d->scale = inv_sqrt(cfg->d_head);
     load l = {.w = w, .cfg = cfg, .o = o};
-    corun_status st = MEM_NEW(d->layer, (size_t)cfg->n_layer) ? CORUN_OK : CORUN_ENOMEM;
+    corun_status st = CORUN_OK;
+    if (!MEM_NEW(d->layer, (size_t)cfg->n_layer) || !MEM_NEW(l.used, weights_count(w)))
+        st = CORUN_ENOMEM;
     if (st == CORUN_OK) st = load_all(&l, d);
+    mem_free(l.used);
     if (st != CORUN_OK) {
         close_dense(&d->base);
         return st;

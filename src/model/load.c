@@ -38,6 +38,33 @@ static void name_of(const load *l, int layer, load_role role, const char *suffix
                  suffix);
 }
 
+/* The tensor of this name and shape, marked as used. */
+static corun_status take(load *l, const char *name, int n_dim, const int64_t *dim,
+                         const weights_tensor **out)
+{
+    TRY(weights_need(l->w, name, n_dim, dim, out));
+    for (size_t i = 0; i < weights_count(l->w); i++)
+        if (weights_at(l->w, i) == *out) l->used[i] = true;
+    return CORUN_OK;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+corun_status load_all_used(const load *l)
+{
+    for (size_t i = 0; i < weights_count(l->w); i++) {
+        const char *name = weights_at(l->w, i)->name;
+        if (l->used[i] || ends_with(name, "rotary_emb.inv_freq")) continue;
+        if (l->cfg->tied && strcmp(name, "lm_head.weight") == 0) continue;
+        FAIL(CORUN_EFORMAT, "tensor %s: the configuration has no place for it", name);
+    }
+    return CORUN_OK;
+}
+
 typedef struct matrix_read {
     weights *w;
     int n_part;
@@ -97,7 +124,7 @@ static corun_status read_bias(load *l, int layer, const load_role *role, matrix_
         matrix_read b = {.w = l->w, .n_part = 1, .n_in = 1, .d_head = m->d_head};
         b.part[0] = m->part[i];
         name_of(l, layer, role[i], "bias", name);
-        TRY(weights_need(l->w, name, 1, &m->part[i].rows, &b.part[0].t));
+        TRY(take(l, name, 1, &m->part[i].rows, &b.part[0].t));
         /* A vector is a matrix of one row; where its elements are permuted it is read whole. */
         int64_t n = m->part[i].rows;
         uint16_t *raw = mem_alloc((size_t)n, sizeof *raw, name);
@@ -126,7 +153,7 @@ corun_status load_matrix(load *l, int layer, int n, const load_role *role, const
         int64_t dim[2] = {n_out[i], n_in};
         name_of(l, layer, role[i], "weight", name);
         if (i == 0) memcpy(first, name, sizeof first);
-        TRY(weights_need(l->w, name, 2, dim, &m.part[i].t));
+        TRY(take(l, name, 2, dim, &m.part[i].t));
         m.part[i].rows = n_out[i];
         m.part[i].permuted = l->cfg->gguf_permuted && (role[i] == LOAD_Q || role[i] == LOAD_K);
         rows += n_out[i];
@@ -155,7 +182,7 @@ corun_status load_vector(load *l, int layer, load_role role, int64_t n, ops_weig
     matrix_read m = {.w = l->w, .n_part = 1, .n_in = n, .d_head = l->cfg->d_head};
     char name[NAME_MAX_LEN];
     name_of(l, layer, role, "weight", name);
-    TRY(weights_need(l->w, name, 1, &n, &m.part[0].t));
+    TRY(take(l, name, 1, &n, &m.part[0].t));
     m.part[0].rows = 1;
     ops_weight_spec spec = {
         .name = name, .dtype = OPS_BF16, .n_out = 1, .n_in = n, .read = read_rows, .arg = &m};
@@ -171,7 +198,7 @@ corun_status load_rope_factors(load *l, float **out)
         weights_is_gguf(l->w) ? weights_find(l->w, "rope_freqs.weight") : NULL;
     if (!t) return CORUN_OK;
     int64_t n = l->cfg->d_head / 2;
-    TRY(weights_need(l->w, "rope_freqs.weight", 1, &n, &t));
+    TRY(take(l, "rope_freqs.weight", 1, &n, &t));
     float *f = mem_alloc((size_t)n, sizeof *f, "rope_freqs");
     if (!f) return CORUN_ENOMEM;
     corun_status st = weights_read_f32(l->w, t, 0, 1, f);

@@ -18,6 +18,7 @@ typedef struct load {
     const config *cfg;
     ops *o;
     uint64_t n_param;
+    bool *used; /* [weights_count]: tensors that the graph has taken */
 } load;
 
 /* Roles of tensors; `layer` is -1 for those outside the layers. */
@@ -42,6 +43,9 @@ typedef enum load_role {
 corun_status load_matrix(load *l, int layer, int n, const load_role *role, const int64_t *n_out,
                          int64_t n_in, bool bias, ops_weight **out);
 corun_status load_vector(load *l, int layer, load_role role, int64_t n, ops_weight **out);
+/* An error that names the first tensor that the graph had no use for: the config contradicts it.
+ * Left alone: rotary_emb.inv_freq (made from the config) and the head of a tied model. */
+corun_status load_all_used(const load *l);
 /* rope_freqs of a GGUF file, NULL when there are none: [d / 2], mem_free. */
 corun_status load_rope_factors(load *l, float **out);
 
