@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 static _Thread_local char text[ERR_TEXT_MAX];
 
 const char *corun_status_name(corun_status st)
@@ -18,29 +20,12 @@ const char *corun_status_name(corun_status st)
 const char *corun_last_error(void) { return text; }
 const char *err_text(void) { return text; }
 
-/* Length of the well-formed UTF-8 sequence at s, 0 if there is none. */
-static int utf8_len(const unsigned char *s)
-{
-    unsigned char c = s[0];
-    int n = c < 0x80                ? 1
-            : c >= 0xc2 && c < 0xe0 ? 2
-            : (c & 0xf0) == 0xe0    ? 3
-            : c >= 0xf0 && c < 0xf5 ? 4
-                                    : 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if ((c == 0xe0 && s[1] < 0xa0) || (c == 0xed && s[1] > 0x9f) || (c == 0xf0 && s[1] < 0x90) ||
-        (c == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return n;
-}
-
 static void set_clean(const char *raw)
 {
     size_t o = 0;
     for (const unsigned char *s = (const unsigned char *)raw; *s && o + 5 < sizeof text;) {
-        int n = utf8_len(s);
-        if (n == 0 || (n == 1 && *s < 0x20 && *s != '\n' && *s != '\t')) {
+        int n = utf8_part(s, strlen((const char *)s));
+        if (n < 0 || (n == 1 && *s < 0x20 && *s != '\n' && *s != '\t')) {
             o += (size_t)snprintf(text + o, sizeof text - o, "\\x%02x", *s++);
             continue;
         }

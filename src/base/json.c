@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
+
 #define JSON_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY)
 
 corun_status json_read(json_t **out, const char *text, size_t len, const char *what)
@@ -135,32 +137,12 @@ void jw_close(jw *w, char c)
     w->comma = true;
 }
 
-/* Length of the well-formed UTF-8 sequence at s (len bytes remain), or minus the number of bytes
- * of the maximal invalid part. */
-static int utf8_next(const unsigned char *s, size_t len)
-{
-    unsigned char c = s[0], lo = 0x80, hi = 0xbf;
-    if (c < 0x80) return 1;
-    int n = c >= 0xc2 && c <= 0xdf ? 2 : (c & 0xf0) == 0xe0 ? 3 : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
-    if (n == 0) return -1;
-    if (c == 0xe0) lo = 0xa0;
-    if (c == 0xed) hi = 0x9f;
-    if (c == 0xf0) lo = 0x90;
-    if (c == 0xf4) hi = 0x8f;
-    for (int i = 1; i < n; i++) {
-        if ((size_t)i >= len || s[i] < lo || s[i] > hi) return -i;
-        lo = 0x80;
-        hi = 0xbf;
-    }
-    return n;
-}
-
 static void put_string(buf *b, const char *s, size_t len)
 {
     buf_putc(b, '"');
     for (size_t i = 0; i < len;) {
         unsigned char c = (unsigned char)s[i];
-        int n = utf8_next((const unsigned char *)s + i, len - i);
+        int n = utf8_part((const unsigned char *)s + i, len - i);
         if (n < 0) {
             buf_puts(b, "\xef\xbf\xbd");
             i += (size_t)-n;

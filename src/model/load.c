@@ -72,12 +72,18 @@ typedef struct matrix_read {
     int64_t n_in, d_head;
 } matrix_read;
 
-/* Rows [row, row + n) of a tensor whose heads have interleaved rows: row r of a head comes from
- * row 2 (r mod d/2) + r div d/2 of the file. */
+/* Where row r lies in a file whose heads of d rows are interleaved. */
+static int64_t file_row(int64_t r, int64_t d)
+{
+    int64_t in = r % d, half = d / 2;
+    return r - in + 2 * (in % half) + in / half;
+}
+
+/* Rows [row, row + n) of a tensor whose heads have interleaved rows, a head at a time. */
 static corun_status read_permuted(const matrix_read *m, const weights_tensor *t, int64_t row,
                                   int64_t n, uint16_t *out)
 {
-    int64_t d = m->d_head, half = d / 2;
+    int64_t d = m->d_head;
     uint16_t *head = mem_alloc((size_t)(d * m->n_in), sizeof *head, "rows of a head");
     if (!head) return CORUN_ENOMEM;
     corun_status st = CORUN_OK;
@@ -86,7 +92,7 @@ static corun_status read_permuted(const matrix_read *m, const weights_tensor *t,
         int64_t take = d - r < n - done ? d - r : n - done;
         st = weights_read_bf16(m->w, t, first, d, head);
         for (int64_t i = 0; i < take && st == CORUN_OK; i++, r++)
-            memcpy(out + (done + i) * m->n_in, head + (2 * (r % half) + r / half) * m->n_in,
+            memcpy(out + (done + i) * m->n_in, head + file_row(r, d) * m->n_in,
                    (size_t)m->n_in * sizeof *out);
         done += take;
     }
@@ -121,20 +127,15 @@ static corun_status read_bias(load *l, int layer, const load_role *role, matrix_
 {
     for (int i = 0; i < m->n_part; i++) {
         char name[NAME_MAX_LEN];
-        matrix_read b = {.w = l->w, .n_part = 1, .n_in = 1, .d_head = m->d_head};
-        b.part[0] = m->part[i];
-        name_of(l, layer, role[i], "bias", name);
-        TRY(take(l, name, 1, &m->part[i].rows, &b.part[0].t));
-        /* A vector is a matrix of one row; where its elements are permuted it is read whole. */
+        const weights_tensor *t;
         int64_t n = m->part[i].rows;
+        name_of(l, layer, role[i], "bias", name);
+        TRY(take(l, name, 1, &n, &t));
         uint16_t *raw = mem_alloc((size_t)n, sizeof *raw, name);
         if (!raw) return CORUN_ENOMEM;
-        corun_status st = weights_read_bf16(l->w, b.part[0].t, 0, 1, raw);
-        int64_t d = m->d_head, half = d / 2;
-        for (int64_t r = 0; r < n && st == CORUN_OK; r++) {
-            int64_t in = r % d;
-            out[r] = m->part[i].permuted ? raw[r - in + 2 * (in % half) + in / half] : raw[r];
-        }
+        corun_status st = weights_read_bf16(l->w, t, 0, 1, raw);
+        for (int64_t r = 0; r < n && st == CORUN_OK; r++)
+            out[r] = raw[m->part[i].permuted ? file_row(r, m->d_head) : r];
         mem_free(raw);
         TRY(st);
         l->n_param += (uint64_t)n;
