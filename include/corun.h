@@ -149,8 +149,11 @@ typedef struct corun_request {
 /* ---- engine ------------------------------------------------------------------------------ */
 
 typedef enum corun_policy {
-    CORUN_POLICY_DYNAMIC, /* an ordinary engine: continuous batching, no promise */
-    CORUN_POLICY_CORUN    /* isolated prefill, decode at one fixed shape */
+    CORUN_POLICY_DYNAMIC,   /* an ordinary engine: continuous batching, no promise */
+    CORUN_POLICY_CORUN,     /* isolated prefill, decode at one fixed shape */
+    CORUN_POLICY_INVARIANT, /* batch-invariant kernels: prompts cut at own multiples of 2,048 */
+    CORUN_POLICY_FREE,      /* canonical kernels: any schedule, prefix reuse, recompute */
+    CORUN_POLICY_AUTO       /* free where the levels are shown, else corun */
 } corun_policy;
 
 typedef struct corun_engine_opts {
@@ -220,8 +223,11 @@ CORUN_API corun_status corun_next(corun_engine *e, corun_event *out);
 typedef struct corun_stats {
     uint64_t steps_prefill, steps_decode, steps_mixed;
     uint64_t tokens_prompt, tokens_new;
-    uint64_t rows_live, rows_dead; /* of all decode steps */
-    uint64_t swaps_out, swaps_in;  /* requests moved */
+    uint64_t rows_live, rows_dead;       /* of all decode steps */
+    uint64_t swaps_out, swaps_in;        /* requests moved */
+    uint64_t recomputes;                 /* requests whose pages were dropped and computed again */
+    uint64_t prefix_hits, prefix_tokens; /* prompts that reused pages, tokens not computed */
+    uint64_t prompt_cuts;                /* chunks that ended inside a prompt */
     uint64_t pages, pages_free, pages_peak, swap_pages, swap_pages_free;
     uint64_t requests_waiting, requests_running;
     uint64_t live_rows_seen[8]; /* bit r: a decode step had r + 1 live rows (up to 512) */
