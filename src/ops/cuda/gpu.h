@@ -1,0 +1,105 @@
+/* gpu.h - what the files of the CUDA backend share: the device, a step as kernels see it, and the
+ * calls of each family of ops. C and CUDA C both include it.
+ *
+ * Invariant: a kernel reads what changes from step to step (tokens, positions, pages, live rows)
+ * from the arrays of gpu_step, never from its arguments, so that a captured graph of one shape
+ * serves every step of that shape. The host fields of gpu_step tell only the shape.
+ *
+ * Layout of the KV pool: [layer][page][kv head][K, V][d / 64][page_tokens][64] bf16, the 16-byte
+ * pieces of each 128-byte line XOR (token & 7): the 128-byte swizzle that ldmatrix, wgmma and bulk
+ * copies read as it lies. */
+#ifndef OPS_CUDA_GPU_H
+#define OPS_CUDA_GPU_H
+
+#include "ops/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One device and one stream; everything of a backend runs on it. */
+typedef struct gpu {
+    int device, sm_count, cc; /* cc: 90 is Hopper */
+    char name[64];
+    void *stream; /* cudaStream_t */
+    void *lt;     /* cublasLtHandle_t */
+    size_t lt_version;
+} gpu;
+
+/* CORUN_EDEVICE with CUDA's own words when `code` (a cudaError_t) is one. */
+corun_status gpu_status(int code, const char *what);
+/* Device memory, 256-byte aligned and zeroed; CORUN_ENOMEM names `what` and the bytes. */
+corun_status gpu_alloc(const gpu *g, void **dev, size_t bytes, const char *what);
+void gpu_free(void *dev);
+
+/* The step that was put. Pointers are device memory and stay the same after configure. */
+typedef struct gpu_step {
+    int32_t *tok_id;   /* [max_tok] host id, or -1: the last drawn token of tok_slot */
+    int32_t *tok_slot; /* [max_tok] */
+    int32_t *tok_pos;  /* [max_tok] absolute position */
+    int32_t *tok_row;  /* [max_tok] row of the step; -1: a dead row's token, which has no effect */
+    int32_t *row_tok;  /* [max_row + 1] first token row of each row */
+    int32_t *row_pos;  /* [max_row] position of its first token; -1: a dead row */
+    int32_t *row_len;  /* [max_row] q_len (1 of a dead row) */
+    int32_t *page;     /* [max_row][max_page] */
+    int32_t *want_tok; /* [max_want] token row of each wanted row */
+    int32_t max_row, max_tok, max_want, max_page;
+    /* host: the shape */
+    step_kind kind;
+    int32_t n_row, n_tok, n_want;
+    int32_t max_q;   /* longest q_len */
+    int32_t max_end; /* longest pos + q_len; moves the size of a launch, never a bit */
+} gpu_step;
+
+typedef struct gpu_kv {
+    uint16_t *base;
+    size_t layer_stride, page_stride; /* bytes */
+    int32_t page_tokens, n_kv, d_head;
+} gpu_kv;
+
+/* ---- attention.cu ------------------------------------------------------------------------- */
+
+typedef struct gpu_attn gpu_attn;
+/* Workspace for the largest step of c. CORUN_EUNSUPPORTED names a head dimension, a group or a page
+ * size that no kernel takes. kv is copied. */
+corun_status gpu_attn_open(gpu_attn **out, const gpu *g, const ops_dims *d, const ops_conf *c,
+                           const gpu_kv *kv);
+void gpu_attn_close(gpu_attn *a);
+/* Once a step, after its arrays are there: the work of the step, made on the device. */
+corun_status gpu_attn_plan(gpu_attn *a, const gpu_step *s);
+/* out[tok][n_head d] = causal attention of q[tok][n_head d] over the pages of each row. The set is
+ * conf.set of the phase: rows of one token are decode, longer ones prefill. */
+corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const void *q, float scale,
+                          void *out);
+
+/* ---- matmul.c ------------------------------------------------------------------------------ */
+
+typedef struct gpu_matmul gpu_matmul;
+corun_status gpu_matmul_open(gpu_matmul **out, const gpu *g, ops_set set);
+void gpu_matmul_close(gpu_matmul *m);
+/* Finds and keeps the plan of a shape, so that run finds it without a search: outside a step. */
+corun_status gpu_matmul_prepare(gpu_matmul *m, int32_t rows, int64_t n_out, int64_t n_in, bool bias,
+                                ops_dtype out_type);
+/* out[rows][n_out] = x[rows][n_in] w[n_out][n_in]^T (+ bias bf16 [n_out]), all on the device. */
+corun_status gpu_matmul_run(gpu_matmul *m, int32_t rows, int64_t n_out, int64_t n_in, const void *w,
+                            const void *bias, const void *x, ops_dtype out_type, void *out);
+/* Digest of the plan table and of the rule that picks without one: part of the identity. */
+void gpu_matmul_digest(const gpu_matmul *m, char hex[33]);
+
+/* ---- rows.cu -------------------------------------------------------------------------------- */
+
+/* Arithmetic of each: docs/numerics.md, section 2. Sizes by gpu_step; bf16 rows. */
+corun_status gpu_embed(const gpu *g, const gpu_step *s, const int32_t *last_token, const void *w,
+                       int32_t n_embd, int32_t n_vocab, void *h);
+corun_status gpu_norm(const gpu *g, const gpu_step *s, ops_rows rows, void *h, const void *y,
+                      const void *gain, int32_t n_embd, float eps, void *out);
+corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, const gpu_kv *kv,
+                          int32_t layer, const void *qkv, const void *q_gain, const void *k_gain,
+                          float eps, const float *cos_sin, void *q);
+corun_status gpu_silu_mul(const gpu *g, int32_t n_tok, int32_t n_ff, const void *gate_up,
+                          void *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
