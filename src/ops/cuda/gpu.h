@@ -26,11 +26,25 @@ typedef struct gpu {
     size_t lt_version;
 } gpu;
 
+/* The first Hopper device, or number want where it is not -1. CORUN_EINVAL names a variable of the
+ * environment that would change what a library computes; CORUN_EUNSUPPORTED: not Hopper. After a
+ * failure gpu_close is still due. */
+corun_status gpu_open(gpu *g, int want);
+void gpu_close(gpu *g);
+/* Loads cuBLASLt (lt.c); gpu_open has done it. Callers include <cublasLt.h> and call its functions
+ * by their names; an entry point that is not in the list of lt.c is added there. */
+corun_status gpu_lt_load(void);
+
 /* CORUN_EDEVICE with CUDA's own words when `code` (a cudaError_t) is one. */
 corun_status gpu_status(int code, const char *what);
 /* Device memory, 256-byte aligned and zeroed; CORUN_ENOMEM names `what` and the bytes. */
 corun_status gpu_alloc(const gpu *g, void **dev, size_t bytes, const char *what);
 void gpu_free(void *dev);
+/* Pinned host memory, zeroed. */
+corun_status gpu_alloc_host(void **host, size_t bytes, const char *what);
+void gpu_free_host(void *host);
+/* Waits for the stream; an error of an earlier launch is told here. */
+corun_status gpu_sync(const gpu *g, const char *what);
 
 /* The step that was put. Pointers are device memory and stay the same after configure. */
 typedef struct gpu_step {
@@ -44,11 +58,13 @@ typedef struct gpu_step {
     int32_t *page;     /* [max_row][max_page] */
     int32_t *want_tok; /* [max_want] token row of each wanted row */
     int32_t max_row, max_tok, max_want, max_page;
-    /* host: the shape */
+    /* host: the shape. Live rows come first; a decode step is filled up to its width with dead rows
+     * (their token is id 0 at position 0), and its n_want with token row 0. */
     step_kind kind;
     int32_t n_row, n_tok, n_want;
     int32_t max_q;   /* longest q_len */
-    int32_t max_end; /* longest pos + q_len; moves the size of a launch, never a bit */
+    int32_t max_end; /* at least the longest pos + q_len: rounded up, so that one recorded graph
+                        serves many steps. It moves the size of a launch, never a bit */
 } gpu_step;
 
 typedef struct gpu_kv {
@@ -90,7 +106,7 @@ void gpu_matmul_digest(const gpu_matmul *m, char hex[33]);
 
 /* Arithmetic of each: docs/numerics.md, section 2. Sizes by gpu_step; bf16 rows. */
 corun_status gpu_embed(const gpu *g, const gpu_step *s, const int32_t *last_token, const void *w,
-                       int32_t n_embd, int32_t n_vocab, void *h);
+                       int32_t n_embd, void *h);
 corun_status gpu_norm(const gpu *g, const gpu_step *s, ops_rows rows, void *h, const void *y,
                       const void *gain, int32_t n_embd, float eps, void *out);
 corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, const gpu_kv *kv,

@@ -1,0 +1,301 @@
+/* rows.cu - the ops that see one token row at a time: embed, norm, what follows the qkv product,
+ * SiLU. Bound of each: the bytes of its rows over the bandwidth of the device memory.
+ *
+ * Reduction order of the norm: 256 partial sums of squares, partial t over elements 8t ... 8t + 7
+ * of each 2,048, then a tree (docs/numerics.md, section 2). Nothing else is a sum. Level: phase.
+ * Invariant: the bits do not depend on how wide the memory accesses are. */
+#include <cuda_runtime.h>
+
+#include "ops/cuda/device.cuh"
+#include "ops/cuda/gpu.h"
+
+static corun_status launched(const char *what) { return gpu_status((int)cudaGetLastError(), what); }
+
+static cudaStream_t stream_of(const gpu *g) { return (cudaStream_t)g->stream; }
+
+/* Whether rows of n elements can be read 16 bytes at a time. */
+static bool wide_rows(int32_t n) { return n % 8 == 0; }
+
+/* ---- embed --------------------------------------------------------------------------------- */
+
+/* A block a token row. */
+template <typename T>
+static __global__ void k_embed(const int32_t *tok_id, const int32_t *tok_slot,
+                               const int32_t *last_token, const T *w, int64_t n, T *h)
+{
+    const int64_t t = blockIdx.x;
+    const int32_t own = tok_id[t];
+    const int64_t id = own >= 0 ? own : last_token[tok_slot[t]];
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) h[t * n + i] = w[id * n + i];
+}
+
+corun_status gpu_embed(const gpu *g, const gpu_step *s, const int32_t *last_token, const void *w,
+                       int32_t n_embd, void *h)
+{
+    if (s->n_tok == 0) return CORUN_OK;
+    if (wide_rows(n_embd))
+        k_embed<uint4><<<s->n_tok, 256, 0, stream_of(g)>>>(
+            s->tok_id, s->tok_slot, last_token, (const uint4 *)w, n_embd / 8, (uint4 *)h);
+    else
+        k_embed<uint16_t><<<s->n_tok, 256, 0, stream_of(g)>>>(
+            s->tok_id, s->tok_slot, last_token, (const uint16_t *)w, n_embd, (uint16_t *)h);
+    return launched("embed");
+}
+
+/* ---- norm ---------------------------------------------------------------------------------- */
+
+/* Eight elements of a row from element i on; those behind the end are 0. */
+template <bool WIDE>
+static __device__ __forceinline__ void load8(const uint16_t *row, int32_t i, int32_t n, float v[8])
+{
+    if (WIDE) {
+        const uint4 q = *(const uint4 *)(row + i);
+        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            v[2 * k] = __uint_as_float(w[k] << 16);
+            v[2 * k + 1] = __uint_as_float(w[k] & 0xffff0000u);
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = i + k < n ? dev_wide(row[i + k]) : 0.0f;
+    }
+}
+
+template <bool WIDE>
+static __device__ __forceinline__ void store8(uint16_t *row, int32_t i, int32_t n, const float v[8])
+{
+    if (WIDE) {
+        uint32_t w[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            w[k] = dev_round(v[2 * k]) | (uint32_t)dev_round(v[2 * k + 1]) << 16;
+        *(uint4 *)(row + i) = make_uint4(w[0], w[1], w[2], w[3]);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (i + k < n) row[i + k] = dev_round(v[k]);
+    }
+}
+
+/* 256 partials, one a thread, to their tree sum, in every thread. */
+static __device__ float tree256(float part)
+{
+    __shared__ float s[128];
+    __shared__ float total;
+    const int t = threadIdx.x;
+    if (t >= 128) s[t - 128] = part;
+    __syncthreads();
+    if (t < 128) part = part + s[t];
+    __syncthreads();
+    if (t >= 64 && t < 128) s[t] = part;
+    __syncthreads();
+    if (t < 64) part = part + s[t + 64];
+    if (t >= 32 && t < 64) s[t] = part;
+    __syncthreads();
+    if (t < 32) {
+        part = part + s[t + 32];
+#pragma unroll
+        for (int h = 16; h >= 1; h /= 2) part = part + __shfl_down_sync(~0u, part, h);
+        if (t == 0) total = part;
+    }
+    __syncthreads();
+    return total;
+}
+
+/* A block of 256 threads a row. want: the rows to read (h stays as it is, out is compact); NULL:
+ * all rows, h = h + y where y is given. */
+template <bool WIDE>
+static __global__ void __launch_bounds__(256)
+    k_norm(const int32_t *want, uint16_t *h, const uint16_t *y, const uint16_t *gain, int32_t n,
+           float inv, float eps, uint16_t *out)
+{
+    const int64_t r = want ? want[blockIdx.x] : blockIdx.x;
+    uint16_t *x = h + r * n;
+    uint16_t *o = out + (int64_t)blockIdx.x * n;
+    float part = 0.0f, v[8];
+    for (int32_t i = 8 * threadIdx.x; i < n; i += 2048) {
+        load8<WIDE>(x, i, n, v);
+        if (y) {
+            float a[8];
+            load8<WIDE>(y + r * n, i, n, a);
+#pragma unroll
+            for (int k = 0; k < 8; k++) v[k] = dev_rounded(__fadd_rn(v[k], a[k]));
+            /* the sum is read again below: from h, or from out where h must stay as it is */
+            store8<WIDE>(want ? o : x, i, n, v);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) part = __fmaf_rn(v[k], v[k], part);
+    }
+    const float mean = __fmul_rn(tree256(part), inv);
+    const float f = __frsqrt_rn(__fadd_rn(mean, eps));
+    for (int32_t i = 8 * threadIdx.x; i < n; i += 2048) {
+        float gv[8];
+        load8<WIDE>(want && y ? o : x, i, n, v);
+        load8<WIDE>(gain, i, n, gv);
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = __fmul_rn(gv[k], dev_rounded(__fmul_rn(v[k], f)));
+        store8<WIDE>(o, i, n, v);
+    }
+}
+
+corun_status gpu_norm(const gpu *g, const gpu_step *s, ops_rows rows, void *h, const void *y,
+                      const void *gain, int32_t n_embd, float eps, void *out)
+{
+    const bool wanted = rows == OPS_ROWS_WANT;
+    const int32_t n_row = wanted ? s->n_want : s->n_tok;
+    if (n_row == 0) return CORUN_OK;
+    const float inv = (float)(1.0 / (double)n_embd);
+    const int32_t *want = wanted ? s->want_tok : NULL;
+    if (wide_rows(n_embd))
+        k_norm<true><<<n_row, 256, 0, stream_of(g)>>>(want, (uint16_t *)h, (const uint16_t *)y,
+                                                      (const uint16_t *)gain, n_embd, inv, eps,
+                                                      (uint16_t *)out);
+    else
+        k_norm<false><<<n_row, 256, 0, stream_of(g)>>>(want, (uint16_t *)h, (const uint16_t *)y,
+                                                       (const uint16_t *)gain, n_embd, inv, eps,
+                                                       (uint16_t *)out);
+    return launched("norm");
+}
+
+/* ---- after the qkv product ----------------------------------------------------------------- */
+
+#define MAX_D      256 /* rows.c refuses larger heads */
+#define HEAD_WARPS 4
+
+typedef struct qkv_args {
+    gpu_step s;
+    gpu_kv kv;
+    char *layer; /* pages of the layer */
+    const uint16_t *qkv, *q_gain, *k_gain;
+    const float *cos_sin;
+    float eps, inv;
+    int32_t n_head;
+    uint16_t *q;
+} qkv_args;
+
+/* Norm of a head in shared memory, by one warp: lane t holds partial t, the others are +0. */
+static __device__ void head_norm(uint16_t *x, const uint16_t *gain, int32_t d, float inv, float eps)
+{
+    const int t = threadIdx.x % 32;
+    float part = 0.0f;
+    for (int k = 8 * t; k < 8 * t + 8 && k < d; k++) {
+        const float v = dev_wide(x[k]);
+        part = __fmaf_rn(v, v, part);
+    }
+#pragma unroll
+    for (int h = 16; h >= 1; h /= 2) part = __fadd_rn(part, __shfl_down_sync(~0u, part, h));
+    const float mean = __fmul_rn(__shfl_sync(~0u, part, 0), inv);
+    const float f = __frsqrt_rn(__fadd_rn(mean, eps));
+    for (int k = t; k < d; k += 32)
+        x[k] = dev_round(__fmul_rn(dev_wide(gain[k]), dev_rounded(__fmul_rn(dev_wide(x[k]), f))));
+    __syncwarp();
+}
+
+/* Rotates a head by halves: two rounded products and one rounded sum. */
+static __device__ void head_rotate(uint16_t *x, const float *cs, int32_t d)
+{
+    const int half = d / 2;
+    for (int i = threadIdx.x % 32; i < half; i += 32) {
+        const float c = cs[i], s = cs[half + i];
+        const float lo = dev_wide(x[i]), hi = dev_wide(x[i + half]);
+        x[i] = dev_round(__fsub_rn(__fmul_rn(lo, c), __fmul_rn(hi, s)));
+        x[i + half] = dev_round(__fadd_rn(__fmul_rn(hi, c), __fmul_rn(lo, s)));
+    }
+    __syncwarp();
+}
+
+/* A warp a head of a token row: q heads first, then k, then v. A dead row has no effect. */
+static __global__ void __launch_bounds__(32 * HEAD_WARPS) k_qkv_post(const qkv_args a)
+{
+    __shared__ uint16_t mem[HEAD_WARPS][MAX_D];
+    const int32_t d = a.kv.d_head, n_kv = a.kv.n_kv, lane = threadIdx.x % 32;
+    const int32_t t = blockIdx.x, h = blockIdx.y * HEAD_WARPS + threadIdx.x / 32;
+    const int32_t row = a.s.tok_row[t];
+    if (h >= a.n_head + 2 * n_kv || row < 0) return; /* whole warps */
+    uint16_t *x = mem[threadIdx.x / 32];
+    const uint16_t *in = a.qkv + ((int64_t)t * (a.n_head + 2 * n_kv) + h) * d;
+    for (int i = 2 * lane; i < d; i += 64) *(uint32_t *)(x + i) = *(const uint32_t *)(in + i);
+    __syncwarp();
+    const int64_t pos = a.s.tok_pos[t];
+    if (h < a.n_head + n_kv) {
+        const uint16_t *gain = h < a.n_head ? a.q_gain : a.k_gain;
+        if (gain) head_norm(x, gain, d, a.inv, a.eps);
+        head_rotate(x, a.cos_sin + pos * d, d);
+    }
+    if (h < a.n_head) {
+        uint16_t *q = a.q + ((int64_t)t * a.n_head + h) * d;
+        for (int i = 2 * lane; i < d; i += 64) *(uint32_t *)(q + i) = *(const uint32_t *)(x + i);
+        return;
+    }
+    const int32_t pt = a.kv.page_tokens, at = (int32_t)(pos % pt), slabs = (d + 63) / 64;
+    const int32_t head = h - a.n_head < n_kv ? 2 * (h - a.n_head) : 2 * (h - a.n_head - n_kv) + 1;
+    const int64_t page = a.s.page[(int64_t)row * a.s.max_page + pos / pt];
+    uint16_t *line = (uint16_t *)(a.layer + page * (int64_t)a.kv.page_stride) +
+                     ((int64_t)head * slabs * pt + at) * 64;
+    for (int i = 2 * lane; i < d; i += 64) {
+        const int32_t in_line = (((i % 64) / 8) ^ (at & 7)) * 8 + i % 8;
+        *(uint32_t *)(line + (int64_t)(i / 64) * pt * 64 + in_line) = *(const uint32_t *)(x + i);
+    }
+}
+
+corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, const gpu_kv *kv,
+                          int32_t layer, const void *qkv, const void *q_gain, const void *k_gain,
+                          float eps, const float *cos_sin, void *q)
+{
+    if (s->n_tok == 0) return CORUN_OK;
+    qkv_args a;
+    a.s = *s;
+    a.kv = *kv;
+    a.layer = (char *)kv->base + (size_t)layer * kv->layer_stride;
+    a.qkv = (const uint16_t *)qkv;
+    a.q_gain = (const uint16_t *)q_gain;
+    a.k_gain = (const uint16_t *)k_gain;
+    a.cos_sin = cos_sin;
+    a.eps = eps;
+    a.inv = (float)(1.0 / (double)d->d_head);
+    a.n_head = d->n_head;
+    a.q = (uint16_t *)q;
+    const dim3 grid((unsigned)s->n_tok,
+                    (unsigned)((d->n_head + 2 * d->n_kv + HEAD_WARPS - 1) / HEAD_WARPS));
+    k_qkv_post<<<grid, 32 * HEAD_WARPS, 0, stream_of(g)>>>(a);
+    return launched("qkv_post");
+}
+
+/* ---- SiLU ---------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float silu(float g)
+{
+    const float e = dev_ex2(__fmul_rn(-g, LOG2_E));
+    return dev_rounded(__fdiv_rn(g, __fadd_rn(1.0f, e)));
+}
+
+/* A thread eight outputs of a token row. */
+template <bool WIDE>
+static __global__ void k_silu_mul(int32_t n, const uint16_t *gate_up, uint16_t *out)
+{
+    const int64_t t = blockIdx.y;
+    const int32_t i = 8 * (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= n) return;
+    float g[8], u[8];
+    load8<WIDE>(gate_up + t * 2 * n, i, n, g);
+    load8<WIDE>(gate_up + t * 2 * n + n, i, n, u);
+#pragma unroll
+    for (int k = 0; k < 8; k++) g[k] = __fmul_rn(silu(g[k]), u[k]);
+    store8<WIDE>(out + t * n, i, n, g);
+}
+
+corun_status gpu_silu_mul(const gpu *g, int32_t n_tok, int32_t n_ff, const void *gate_up, void *out)
+{
+    const unsigned blocks = (unsigned)(n_ff + 2047) / 2048;
+    for (int32_t t = 0; t < n_tok; t += 32768) { /* a grid has at most 65,535 rows */
+        const dim3 grid(blocks, (unsigned)(n_tok - t < 32768 ? n_tok - t : 32768));
+        const uint16_t *in = (const uint16_t *)gate_up + (int64_t)t * 2 * n_ff;
+        uint16_t *o = (uint16_t *)out + (int64_t)t * n_ff;
+        if (wide_rows(n_ff))
+            k_silu_mul<true><<<grid, 256, 0, stream_of(g)>>>(n_ff, in, o);
+        else
+            k_silu_mul<false><<<grid, 256, 0, stream_of(g)>>>(n_ff, in, o);
+    }
+    return launched("silu_mul");
+}
