@@ -63,6 +63,8 @@ typedef struct cmd_session {
 } cmd_session;
 
 corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine);
+/* Another engine with the same options, with nothing left of the one before. */
+corun_status cmd_reopen_engine(cmd_session *s, const cmd_engine_args *a);
 void cmd_close(cmd_session *s);
 
 /* From the first call on SIGINT, SIGTERM and SIGHUP are only noted. */
@@ -75,5 +77,7 @@ int cmd_batch(int argc, char **argv);
 int cmd_merge(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_diff(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
 
 #endif

@@ -16,6 +16,8 @@ static const struct {
     {"batch", cmd_batch, "an OpenAI batch file"},
     {"merge", cmd_merge, "join the results of batch shards"},
     {"score", cmd_score, "log-probabilities of given texts"},
+    {"diff", cmd_diff, "where two result files part"},
+    {"replay", cmd_replay, "run rows of a result file again, alone, and compare"},
     {"bench", cmd_bench, "times the engine beside its own matrix products"},
 };
 

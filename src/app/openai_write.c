@@ -360,6 +360,36 @@ static void put_usage(row *r)
     jw_close(&r->w, '}');
 }
 
+/* Fields of the request that a row names only where they were given: with them and the ids of its
+ * prompt the row can be run again. */
+static void put_given(row *r)
+{
+    static const char *const field[] = {"include_stop_str_in_output",
+                                        "skip_special_tokens",
+                                        "stop",
+                                        "stop_token_ids",
+                                        "logit_bias",
+                                        "allowed_token_ids",
+                                        "bad_words"};
+    jw *w = &r->w;
+    const int32_t k[] = {r->j->logprobs, r->j->prompt_logprobs};
+    for (size_t i = 0; i < 2; i++)
+        if (k[i] >= 0) {
+            jw_key(w, i ? "prompt_logprobs" : "logprobs");
+            jw_int(w, k[i]);
+        }
+    if (r->j->echo) {
+        jw_key(w, "echo");
+        jw_bool(w, true);
+    }
+    for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
+        const json_t *v = json_object_get(r->j->body, field[i]);
+        if (!v || json_is_null(v)) continue;
+        jw_key(w, field[i]);
+        jw_value(w, v);
+    }
+}
+
 /* The effective sampling parameters and the seed. */
 static void put_sampling(row *r)
 {
@@ -398,6 +428,7 @@ static void put_sampling(row *r)
     jw_int(w, s->n);
     jw_key(w, "ignore_eos");
     jw_bool(w, s->ignore_eos);
+    put_given(r);
     jw_close(w, '}');
     jw_close(w, '}');
 }

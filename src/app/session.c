@@ -135,6 +135,13 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
     return st;
 }
 
+corun_status cmd_reopen_engine(cmd_session *s, const cmd_engine_args *a)
+{
+    corun_engine_close(s->engine);
+    s->engine = NULL;
+    return open_engine(s, a);
+}
+
 void cmd_close(cmd_session *s)
 {
     corun_engine_close(s->engine);
