@@ -156,14 +156,19 @@ typedef enum corun_policy {
     CORUN_POLICY_AUTO       /* free where the levels are shown, else corun */
 } corun_policy;
 
+/* "free", ..., "auto"; NULL for no policy. */
+CORUN_API const char *corun_policy_name(corun_policy p);
+CORUN_API corun_status corun_policy_parse(const char *name, corun_policy *out);
+
 typedef struct corun_engine_opts {
-    corun_policy policy;
+    corun_policy policy; /* AUTO is settled at open: the identity names what it became */
     int32_t n_slot;      /* rows of a decode step; under corun part of the identity */
     int32_t n_ctx;       /* longest request in tokens; 0 = the model's */
     int32_t page_tokens; /* 16, 32, 64 or 128 */
     uint64_t kv_bytes;   /* the KV pool; 0 = n_slot requests of min(n_ctx, 1024), or one of n_ctx */
     int64_t swap_bytes;  /* the swap area; -1 = as large as the pool */
-    int32_t prefill_chunk;   /* tokens: the grid of corun (8,192), the step's budget of dynamic */
+    int32_t prefill_chunk;   /* tokens. corun: the grid of prompts (8,192), in the identity. Others:
+                                the most in a step (512; invariant: a multiple of 2,048) */
     bool processed_logprobs; /* log-probabilities after temperature instead of raw */
     bool allow_special_rows; /* let ids that the tokenizer does not name be drawn */
 } corun_engine_opts;

@@ -172,15 +172,16 @@ def test_swapped(corun):
     """Requests that grow beyond the pool are moved out and back, bits kept."""
     lines = [completion(f"r{i:02d}", "x" * (i + 1), max_tokens=150, ignore_eos=True, logprobs=1,
                         n=1 + i % 2) for i in range(20)]
-    want = corun.batch(lines, "--page", 16, "--kv", "8M", "--metrics", "m.json")
-    assert json.loads((corun.folder / "m.json").read_text())["swaps_out"] == 0
-    random.Random(1).shuffle(lines)
-    for policy in ("corun", "dynamic"):
-        got = corun.batch(lines, "--page", 16, "--kv", pool(corun, 40), "--swap", "64M",
+    shuffled = random.Random(1).sample(lines, len(lines))
+    for policy in ("corun", "invariant", "dynamic"):
+        want = corun.batch(lines, "--page", 16, "--kv", "8M", "--metrics", "m.json", "--policy",
+                           policy)
+        assert json.loads((corun.folder / "m.json").read_text())["swaps_out"] == 0
+        got = corun.batch(shuffled, "--page", 16, "--kv", pool(corun, 40), "--swap", "64M",
                           "--arrival", "seed:9", "--metrics", "m.json", "--policy", policy)
         m = json.loads((corun.folder / "m.json").read_text())
         assert m["swaps_out"] > 1 and m["swaps_in"] > 1
-        if policy == "corun":
+        if policy != "dynamic":
             assert by_id(got) == by_id(want)
 
 
@@ -198,8 +199,9 @@ def test_weak_kernels(corun):
     lines = mixed(40)
     shuffled = lines[::-1]
     model = "fake:run,position"
-    want = by_id(corun.batch(lines, model=model))
-    assert by_id(corun.batch(shuffled, "--arrival", "seed:5", model=model)) == want
+    want = by_id(corun.batch(lines, "--policy", "corun", model=model))
+    got = corun.batch(shuffled, "--policy", "corun", "--arrival", "seed:5", model=model)
+    assert by_id(got) == want
     a = by_id(corun.batch(lines, "--policy", "dynamic", model=model))
     b = by_id(corun.batch(shuffled, "--policy", "dynamic", "--arrival", "seed:5", model=model))
     assert a != b
@@ -450,7 +452,7 @@ def test_shards(corun, n):
         (corun.folder / "s1").write_bytes(b"")
         r = corun("merge", "-o", "bad2.jsonl", "s0", "s1")
         assert r.returncode == 2 and not (corun.folder / "bad2.jsonl").exists()
-        other = corun.bodies(lines, "--slots", 3)[0]["system_fingerprint"]
+        other = corun.bodies(lines, "--processed-logprobs")[0]["system_fingerprint"]
         assert other != json.loads(want.splitlines()[0])["response"]["body"]["system_fingerprint"]
         os.rename(corun.folder / "out.jsonl", corun.folder / "s1")
         assert corun("merge", "-o", "bad3.jsonl", "s0", "s1").returncode in (1, 2)

@@ -34,7 +34,7 @@ void cmd_engine_args_init(cmd_engine_args *a);
     {NULL, 0, ARG_FLAG, NULL, NULL, "Model and schedule:"},                                        \
         {"model",     'm',     ARG_TEXT,                                                           \
          &(a)->model, "MODEL", "a .gguf file, a folder with safetensors, or fake:LEVEL"},          \
-        {"policy", 0, ARG_TEXT, &(a)->policy, "NAME", "corun (default) or dynamic (no promise)"},  \
+        {"policy", 0, ARG_TEXT, &(a)->policy, "NAME", "auto, free, corun, invariant or dynamic"},  \
         {"slots",     0,   ARG_INT,                                                                \
          &(a)->slots, "N", "rows of a decode step; under corun part of the identity"},             \
         {"ctx", 0, ARG_INT, &(a)->ctx, "N", "longest request in tokens (0: the model's)"},         \
@@ -42,7 +42,7 @@ void cmd_engine_args_init(cmd_engine_args *a);
         {"swap", 0, ARG_SIZE, &(a)->swap, "SIZE", "size of the swap area (default: the pool's)"},  \
         {"page", 0, ARG_INT, &(a)->page, "N", "tokens of a KV page: 16, 32, 64 or 128"},           \
         {"chunk",     0,   ARG_INT,                                                                \
-         &(a)->chunk, "N", "prefill: the grid of corun, the step's budget of dynamic"},            \
+         &(a)->chunk, "N", "prefill: the grid of corun, else the most tokens of a step"},          \
         {"threads", 0, ARG_INT, &(a)->threads, "N", "CPU workers (0: one a core)"},                \
         {"isa", 0, ARG_TEXT, &(a)->isa, "NAME", "auto, avx512, avx2, neon or generic"},            \
         {"date", 0, ARG_TEXT, &(a)->date, "YYYY-MM-DD", "today, for templates that ask"},          \

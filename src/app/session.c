@@ -43,7 +43,7 @@ void cmd_engine_args_init(cmd_engine_args *a)
 {
     const corun_engine_opts o = corun_engine_opts_default();
     const corun_model_opts m = corun_model_opts_default();
-    *a = (cmd_engine_args){.policy = o.policy == CORUN_POLICY_DYNAMIC ? "dynamic" : "corun",
+    *a = (cmd_engine_args){.policy = corun_policy_name(o.policy),
                            .isa = m.isa,
                            .date = m.template_date,
                            .threads = m.n_thread,
@@ -85,12 +85,8 @@ static corun_status render(const void *ctx, const char *json, size_t len, char *
 static corun_status open_engine(cmd_session *s, const cmd_engine_args *a)
 {
     corun_engine_opts o = corun_engine_opts_default();
-    if (strcmp(a->policy, "corun") == 0)
-        o.policy = CORUN_POLICY_CORUN;
-    else if (strcmp(a->policy, "dynamic") == 0)
-        o.policy = CORUN_POLICY_DYNAMIC;
-    else
-        FAIL(CORUN_EINVAL, "--policy %s: not corun or dynamic", a->policy);
+    if (corun_policy_parse(a->policy, &o.policy) != CORUN_OK)
+        return err_prefix(CORUN_EINVAL, "--policy");
     o.n_slot = a->slots;
     o.n_ctx = a->ctx;
     o.page_tokens = a->page;

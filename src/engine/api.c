@@ -229,7 +229,7 @@ corun_status corun_sampling_default(const corun_model *m, corun_sampling *out)
 
 corun_engine_opts corun_engine_opts_default(void)
 {
-    return (corun_engine_opts){.policy = CORUN_POLICY_CORUN,
+    return (corun_engine_opts){.policy = CORUN_POLICY_AUTO,
                                .n_slot = 16,
                                .page_tokens = 64,
                                .swap_bytes = -1,
@@ -238,11 +238,9 @@ corun_engine_opts corun_engine_opts_default(void)
 
 enum { MAX_SLOT = 4096, MAX_ALIVE = 1024, MAX_CHUNK = 1 << 20 };
 
-static corun_status check_opts(corun_engine_opts *o, const config *g)
+static corun_status check_opts(corun_engine_opts *o, const policy *p, const config *g)
 {
-    bool corun = o->policy == CORUN_POLICY_CORUN;
-    if (o->policy != CORUN_POLICY_CORUN && o->policy != CORUN_POLICY_DYNAMIC)
-        FAIL(CORUN_EINVAL, "policy: %d is unknown", (int)o->policy);
+    o->policy = p->id;
     if (o->n_slot < 1 || o->n_slot > MAX_SLOT)
         FAIL(CORUN_EINVAL, "n_slot: %d is not in 1 ... %d", o->n_slot, MAX_SLOT);
     if (o->n_ctx < 0 || o->n_ctx > g->n_ctx)
@@ -252,12 +250,13 @@ static corun_status check_opts(corun_engine_opts *o, const config *g)
     if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64 &&
         o->page_tokens != 128)
         FAIL(CORUN_EINVAL, "page_tokens: %d is not 16, 32, 64 or 128", o->page_tokens);
-    if (o->prefill_chunk == 0) o->prefill_chunk = corun ? 8192 : 512;
+    if (o->prefill_chunk == 0) o->prefill_chunk = p->chunk;
     if (o->prefill_chunk < 1 || o->prefill_chunk > MAX_CHUNK)
         FAIL(CORUN_EINVAL, "prefill_chunk: %d is not in 1 ... %d", o->prefill_chunk, MAX_CHUNK);
-    if (corun && o->prefill_chunk % 128)
-        FAIL(CORUN_EINVAL, "prefill_chunk: %d is no multiple of 128", o->prefill_chunk);
-    if (!corun && o->prefill_chunk < o->n_slot)
+    if (o->prefill_chunk % p->chunk_unit)
+        FAIL(CORUN_EINVAL, "prefill_chunk: %d is no multiple of %d", o->prefill_chunk,
+             p->chunk_unit);
+    if (p->mixed_budget && o->prefill_chunk < o->n_slot)
         FAIL(CORUN_EINVAL, "prefill_chunk: %d tokens are fewer than the %d rows", o->prefill_chunk,
              o->n_slot);
     return CORUN_OK;
@@ -304,9 +303,10 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
     corun_model *m = e->m;
     corun_engine_opts *o = &e->opts;
     *o = *opts;
-    TRY(check_opts(o, &m->net->cfg));
-    bool corun = o->policy == CORUN_POLICY_CORUN;
-    sched_opts so = {.planner = corun ? SCHED_PLAN_CORUN : SCHED_PLAN_DYNAMIC,
+    TRY(policy_resolve(&e->policy, o->policy, m->net->o));
+    TRY(check_opts(o, e->policy, &m->net->cfg));
+    sched_opts so = {.planner = e->policy->planner,
+                     .cut = e->policy->cut,
                      .n_slot = o->n_slot,
                      .n_ctx = o->n_ctx,
                      .page_tokens = o->page_tokens,
@@ -319,9 +319,7 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
                   .logit_rows = o->n_slot > 16 ? o->n_slot : 16,
                   .n_top = CORUN_MAX_TOP,
                   .processed_logprobs = o->processed_logprobs};
-    if (corun) /* the table of policies: what each op class runs */
-        for (int i = 0; i < OPS_N_OP; i++)
-            c.set[i] = i == OPS_OP_ATTN_DECODE ? OPS_SET_CANONICAL : OPS_SET_STANDARD;
+    memcpy(c.set, e->policy->set, sizeof c.set);
     TRY(size_pages(o, &m->net->cfg, &c));
     so.n_page = c.n_page;
     so.n_swap = c.n_swap;
@@ -457,6 +455,7 @@ corun_status corun_engine_stats(const corun_engine *e, corun_stats *out)
     out->pages_free = (uint64_t)s.page_free;
     out->pages_peak = (uint64_t)s.page_peak;
     out->swap_pages_free = (uint64_t)s.swap_free;
+    out->prompt_cuts = s.n_cut;
     out->requests_waiting = (uint64_t)s.n_waiting;
     out->requests_running = (uint64_t)(s.n_running + s.n_out);
     return CORUN_OK;

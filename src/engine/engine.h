@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "engine/params.h"
+#include "engine/policy.h"
 #include "engine/prompt.h"
 #include "model/model.h"
 #include "sched/sched.h"
@@ -54,6 +55,7 @@ typedef struct event_queue {
 struct corun_engine {
     corun_model *m;
     corun_engine_opts opts; /* effective */
+    const policy *policy;
     sched *s;
     sample **by_seq; /* by the scheduler's handle */
     request *list;

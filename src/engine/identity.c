@@ -89,16 +89,15 @@ static void put_sampling(jw *w, const config *c)
 static void put_policy(jw *w, const corun_engine *e)
 {
     const corun_engine_opts *o = &e->opts;
-    bool corun = o->policy == CORUN_POLICY_CORUN;
-    put_str(w, "policy", corun ? "corun" : "dynamic");
+    const policy *p = e->policy;
+    put_str(w, "policy", p->name);
     put_int(w, "page_tokens", o->page_tokens);
     put_int(w, "attention_block", 128);
     put_int(w, "attention_chunk", 512);
     put_int(w, "n_ctx", o->n_ctx);
-    if (corun) {
-        put_int(w, "decode_width", o->n_slot);
-        put_int(w, "prefill_chunk", o->prefill_chunk);
-    }
+    if (p->cut) put_int(w, "prompt_cut", p->cut);
+    if (p->width_moves) put_int(w, "decode_width", o->n_slot);
+    if (p->chunk_moves) put_int(w, "prefill_chunk", o->prefill_chunk);
     put_str(w, "logprobs", o->processed_logprobs ? "processed" : "raw");
     jw_key(w, "unnamed_rows");
     jw_bool(w, o->allow_special_rows);

@@ -150,6 +150,7 @@ static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt,
 {
     corun_engine *e;
     corun_engine_opts eo = corun_engine_opts_default();
+    eo.policy = CORUN_POLICY_CORUN; /* prompts alone, so that they are timed apart */
     eo.n_slot = width;
     eo.n_ctx = n_prompt + n_new;
     TRY(corun_engine_open(&e, m, &eo));

@@ -1,10 +1,11 @@
-/* plan_dynamic.c - the ordinary planner: continuous batching with chunked prefill. Invariant: each
- * step has all decode rows that are ready, and prompts fill the rest of its token budget. */
+/* plan_dynamic.c - continuous batching. Invariant: each step has all decode rows that are ready and
+ * at most chunk tokens; prompts fill what is left of it (with cuts: whole pieces, at most chunk
+ * tokens of them). */
 #include "sched/sched_impl.h"
 
 void plan_dynamic(sched *s)
 {
-    int32_t budget = s->o.chunk - place_ready(s);
+    int32_t n_ready = place_ready(s), budget = s->o.chunk - (s->o.cut ? 0 : n_ready);
     rows_decode(s, false);
     s->cur->kind = STEP_DECODE;
     while (budget > 0) {

@@ -42,7 +42,11 @@ static void finish_prompt(sched *s, request *r)
 bool rows_prompt(sched *s, request *r, int32_t max)
 {
     plan_buf *b = s->cur;
-    int32_t len = min_i(max, r->n_token - r->pos), end = r->pos + len;
+    if (r->in_step == s->n_plan) return false;
+    int32_t len = r->n_token - r->pos;
+    if (s->o.cut && (len = min_i(len, s->o.cut - r->pos % s->o.cut)) > max) return false;
+    len = min_i(len, max);
+    int32_t end = r->pos + len;
     int32_t n_page = ceil_div(end, s->o.page_tokens);
     bool last = end == r->n_token;
     if (n_page - r->n_have > s->pool.n_free) return false;
@@ -63,7 +67,9 @@ bool rows_prompt(sched *s, request *r, int32_t max)
     b->n_page += n_page;
     b->n_tok += len;
     b->n_prompt_row++;
+    s->n_cut += !last;
     r->pos = end;
+    r->in_step = s->n_plan;
     r->n_flight++;
     r->n_prompt_flight++;
     if (last) finish_prompt(s, r);

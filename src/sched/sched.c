@@ -45,6 +45,10 @@ static corun_status check_opts(const sched_opts *o)
     if (o->n_swap < 0 || o->n_swap > MAX_PAGES)
         FAIL(CORUN_EINVAL, "scheduler: n_swap is %d, not 0 to %d", o->n_swap, MAX_PAGES);
     if (o->chunk < 1) FAIL(CORUN_EINVAL, "scheduler: chunk is %d, not at least 1", o->chunk);
+    if (o->cut < 0 || (o->cut && (o->planner != SCHED_PLAN_DYNAMIC || o->cut % o->page_tokens ||
+                                  o->chunk % o->cut)))
+        FAIL(CORUN_EINVAL,
+             "scheduler: cut is %d: the planner, page_tokens or chunk do not go with it", o->cut);
     if (o->max_request < 1 || o->max_request > MAX_REQUEST)
         FAIL(CORUN_EINVAL, "scheduler: max_request is %d, not 1 to %d", o->max_request,
              MAX_REQUEST);
@@ -424,7 +428,8 @@ void sched_stats_get(const sched *s, sched_stats *out)
                          .swap_free = s->swap.n_free,
                          .n_swap_out = s->n_swap_out,
                          .n_swap_in = s->n_swap_in,
-                         .n_copy = s->n_copy};
+                         .n_copy = s->n_copy,
+                         .n_cut = s->n_cut};
 }
 
 bool sched_idle(const sched *s) { return s->n_adm == 0 && s->n_queue == 0; }

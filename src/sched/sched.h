@@ -25,7 +25,7 @@
 
 typedef enum sched_planner {
     SCHED_PLAN_CORUN,  /* isolated prefill on its grid, decode at the fixed width */
-    SCHED_PLAN_DYNAMIC /* continuous batching, chunked prefill beside decode */
+    SCHED_PLAN_DYNAMIC /* continuous batching, prompts in pieces beside decode */
 } sched_planner;
 
 typedef struct sched_opts {
@@ -36,6 +36,8 @@ typedef struct sched_opts {
     int32_t n_page;      /* of the pool; page 0 is the null page: never given out */
     int32_t n_swap;      /* pages of the swap area */
     int32_t chunk;       /* corun: the grid; dynamic: token budget of a step */
+    int32_t cut; /* dynamic: 0, or prompts are cut at its multiples only, chunk is a multiple of it,
+                    and decode rows do not count in the budget */
     int32_t max_request; /* alive at one time (queued ones included) */
     int32_t lag;         /* 0 or 1 */
     bool eager;          /* keep no room for what those in the pool will ask for: more moves */
@@ -130,6 +132,7 @@ typedef struct sched_stats {
     int32_t n_seq_running;               /* sequences in slots */
     int32_t page_free, page_peak, swap_free;
     uint64_t n_swap_out, n_swap_in, n_copy;
+    uint64_t n_cut; /* prompt rows that ended inside the prompt */
 } sched_stats;
 void sched_stats_get(const sched *s, sched_stats *out);
 bool sched_idle(const sched *s);

@@ -44,7 +44,8 @@ typedef struct request {
     int32_t n_full, n_prompt_page; /* prompt pages: full ones, all */
     int32_t *prompt;               /* [n_prompt_page], n_have of them in place; 0: none */
     int32_t n_have;
-    int32_t pos; /* prompt tokens planned */
+    int32_t pos;      /* prompt tokens planned */
+    uint64_t in_step; /* the last plan that has a row of its prompt: a step has at most one */
     int32_t k_max, n_tail_max, n_tail_used;
     int32_t *tail;     /* [k_max][n_tail_max] */
     int32_t *tail_seq; /* [k_max] sample, -1: free */
@@ -97,7 +98,7 @@ struct sched {
     bool evicted;       /* by this plan */
     bool turn;          /* corun: a decode step is due before the next chunk */
     corun_status fault; /* of this plan: a broken invariant */
-    uint64_t n_swap_out, n_swap_in, n_copy;
+    uint64_t n_swap_out, n_swap_in, n_copy, n_cut;
     int32_t *count; /* sched_check */
 };
 

@@ -1,0 +1,36 @@
+/* policy.h - the table of policies: a planner with its options, a kernel set for each class of op,
+ * and the levels that the promise rests on. Nothing else in the engine asks which policy it is. */
+#ifndef ENGINE_POLICY_H
+#define ENGINE_POLICY_H
+
+#include "corun.h"
+#include "ops/ops.h"
+#include "sched/sched.h"
+
+typedef struct policy {
+    corun_policy id;
+    const char *name;
+
+    /* the planner: these fields go into sched_opts as they are */
+    sched_planner planner;
+    int32_t cut;
+
+    /* prefill_chunk: the default, and what it is a multiple of */
+    int32_t chunk, chunk_unit;
+    bool mixed_budget; /* decode rows count in it: it must hold all of them */
+
+    /* numeric identity: what else a result's bits may depend on */
+    bool width_moves, chunk_moves;
+
+    ops_set set[OPS_N_OP];
+    ops_level prefill, decode; /* needed */
+} policy;
+
+/* NULL: AUTO, or no policy. */
+const policy *policy_get(corun_policy p);
+/* AUTO becomes the first policy that the backend meets: free, else corun. */
+corun_status policy_resolve(const policy **out, corun_policy p, const ops *o);
+/* CORUN_EUNSUPPORTED names the op, its kernel set, the level that it meets and the one needed. */
+corun_status policy_check(const policy *p, const ops *o);
+
+#endif
