@@ -153,6 +153,9 @@ struct ops {
     int32_t n_tok, n_want; /* of the step that was put */
 
     void (*close)(ops *o);
+    /* Another instance on the same device (and threads) for other dimensions: what tries the ops
+     * apart from a running engine. NULL: this backend has none, and so cannot be audited. */
+    corun_status (*twin)(const ops *o, const ops_dims *d, ops **out);
     /* Sizes the KV pool, the swap area, rope tables, step and slot arrays for a schedule. May be
      * called again: what was there before is freed, weights stay. Pages start as zeros. */
     corun_status (*configure)(ops *o, const ops_conf *c);

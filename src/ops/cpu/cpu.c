@@ -392,10 +392,17 @@ static corun_status cpu_page_put(ops *o, int32_t page, const void *host)
     return CORUN_OK;
 }
 
+static corun_status cpu_twin(const ops *o, const ops_dims *d, ops **out)
+{
+    ops_open_opts oo = {.threads = ((const cpu *)o)->threads, .isa = o->isa};
+    return ops_open_cpu(out, d, &oo);
+}
+
 static const ops table = {
     .name = "cpu",
     .act_bytes = 2,
     .close = cpu_close,
+    .twin = cpu_twin,
     .configure = cpu_configure,
     .dev_alloc = cpu_dev_alloc,
     .dev_free = cpu_dev_free,
