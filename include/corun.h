@@ -81,6 +81,25 @@ typedef struct corun_model_info {
 
 CORUN_API corun_status corun_model_describe(const corun_model *m, corun_model_info *out);
 
+#define CORUN_MAX_DIM 8
+
+typedef enum corun_dtype { CORUN_BF16, CORUN_F16, CORUN_F32 } corun_dtype;
+
+typedef struct corun_tensor {
+    const char *name; /* as the model's files have it */
+    corun_dtype dtype;
+    int32_t n_dim;
+    const int64_t *dim; /* as in the file: rows first, the last one contiguous */
+    const void *data;   /* all of it, little-endian, row-major */
+} corun_tensor;
+
+/* New values for every weight, in place: all tensors of the model's files, each once, in any order,
+ * with the same shapes. Names and shapes are all checked before anything is written. Afterwards
+ * weights digest, identity and bits are those of a model opened from a file with these tensors. No
+ * request may be alive. A failure while values are written (memory, device) leaves a model that
+ * runs nothing until a refill succeeds. */
+CORUN_API corun_status corun_model_refill(corun_model *m, const corun_tensor *t, size_t n);
+
 #define CORUN_TEXT_ADD_SPECIAL  1u /* encode: add bos/eos as the model's files say */
 #define CORUN_TEXT_LITERAL      2u /* encode: control text is plain text */
 #define CORUN_TEXT_SKIP_SPECIAL 4u /* decode: special tokens give no text */

@@ -327,6 +327,7 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
     sched_limits_get(&so, &l);
     c.max_row = l.max_row;
     c.max_tok = c.max_want = l.max_tok;
+    e->sched_opts = so;
     TRY(sched_open(&e->s, &so));
     TRY(open_arrays(e, &c, l.max_lane));
     TRY(m->net->configure(m->net, &c));
@@ -341,6 +342,7 @@ corun_status corun_engine_open(corun_engine **out, corun_model *m, const corun_e
     if (!out || !m || !o) FAIL(CORUN_EINVAL, "corun_engine_open: NULL");
     *out = NULL;
     if (m->engine) FAIL(CORUN_EINVAL, "this model already carries an engine");
+    if (m->mixed) FAIL(CORUN_EINVAL, "a refill of this model failed half way: refill it first");
     corun_engine *e = mem_alloc(1, sizeof *e, "engine");
     if (!e) return CORUN_ENOMEM;
     e->m = m;
@@ -391,6 +393,7 @@ corun_status corun_identity(const corun_engine *e, char digest_text[33], char *j
 corun_status corun_submit(corun_engine *e, const corun_request *r, uint64_t *id)
 {
     if (!e || !r || !id || (!r->tokens && r->n_token)) FAIL(CORUN_EINVAL, "corun_submit: NULL");
+    if (e->m->mixed) FAIL(CORUN_EINVAL, "a refill of this model failed half way: refill it first");
     request *q;
     TRY(request_open(&q, e, r));
     q->id = e->next_id;

@@ -20,6 +20,7 @@ struct corun_model {
     prompt_source prompt;
     char golden[33];
     corun_engine *engine; /* that this model carries */
+    bool mixed;           /* a refill failed half way: nothing runs until one succeeds */
 };
 
 /* One sample of a request: its tokens, and the text that is not final yet. */
@@ -56,6 +57,7 @@ struct corun_engine {
     corun_model *m;
     corun_engine_opts opts; /* effective */
     const policy *policy;
+    sched_opts sched_opts;
     sched *s;
     sample **by_seq; /* by the scheduler's handle */
     request *list;
@@ -85,7 +87,7 @@ corun_status emit_done(corun_engine *e, sample *s, corun_finish why, int32_t sto
 corun_status emit_failed(corun_engine *e, sample *s, corun_status st, const char *text);
 corun_status event_pop(corun_engine *e, corun_event *out); /* NONE when empty */
 
-/* identity.c */
+/* identity.c: makes the identity, or makes it anew. */
 corun_status identity_make(corun_engine *e);
 
 /* step.c */

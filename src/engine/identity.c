@@ -129,11 +129,13 @@ corun_status identity_make(corun_engine *e)
     put_policy(&w, e);
     jw_close(&w, '}');
     corun_status st = buf_status(&b);
+    char *text = st == CORUN_OK ? mem_dup(b.data, b.len, "identity") : NULL;
+    if (st == CORUN_OK && !text) st = CORUN_ENOMEM;
     if (st == CORUN_OK) {
-        e->identity = mem_dup(b.data, b.len, "identity");
+        mem_free(e->identity);
+        e->identity = text;
         e->identity_len = b.len;
         e->identity_digest = digest_of(b.data, b.len);
-        if (!e->identity) st = CORUN_ENOMEM;
     }
     buf_free(&b);
     return st;

@@ -13,6 +13,10 @@
 corun_status weights_pread(const weights_file *f, uint64_t offset, void *out, size_t n)
 {
     char *p = out;
+    if (f->mem) {
+        memcpy(out, f->mem + offset, n);
+        return CORUN_OK;
+    }
     while (n > 0) {
         ssize_t got = pread(f->fd, p, n, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;

@@ -88,6 +88,16 @@ static const weights_tensor *find_exact(const weights_tensor *t, size_t n, const
     return n ? bsearch(&key, t, n, sizeof *t, by_name) : NULL;
 }
 
+corun_status weights_sort(weights *w)
+{
+    if (w->n) qsort(w->t, w->n, sizeof *w->t, by_name);
+    for (size_t i = 1; i < w->n; i++)
+        if (strcmp(w->t[i - 1].name, w->t[i].name) == 0)
+            FAIL(CORUN_EFORMAT, "tensor \"%s\" stands in %s and in %s", w->t[i].name,
+                 w->file[w->t[i - 1].file].path, w->file[w->t[i].file].path);
+    return CORUN_OK;
+}
+
 /* All tensors of all files; a name that stands in two files is an error. */
 static corun_status gather(weights *w)
 {
@@ -103,12 +113,7 @@ static corun_status gather(weights *w)
             w->t[w->n++].file = (int32_t)f;
         }
     }
-    if (w->n) qsort(w->t, w->n, sizeof *w->t, by_name);
-    for (size_t i = 1; i < w->n; i++)
-        if (strcmp(w->t[i - 1].name, w->t[i].name) == 0)
-            FAIL(CORUN_EFORMAT, "tensor \"%s\" stands in %s and in %s", w->t[i].name,
-                 w->file[w->t[i - 1].file].path, w->file[w->t[i].file].path);
-    return CORUN_OK;
+    return weights_sort(w);
 }
 
 /* ---- a folder with safetensors ----------------------------------------------------------------
@@ -355,6 +360,7 @@ void weights_close(weights *w)
     mem_free(w->rows);
     mem_free(w->piece);
     mem_free((void *)w->done);
+    mem_free(w->names);
     mem_free(w->path);
     mem_free(w);
 }
@@ -364,6 +370,7 @@ void weights_close(weights *w)
 
 bool weights_is_gguf(const weights *w) { return w->gguf; }
 size_t weights_count(const weights *w) { return w->n; }
+size_t weights_index(const weights *w, const weights_tensor *t) { return (size_t)(t - w->t); }
 const weights_tensor *weights_at(const weights *w, size_t i) { return &w->t[i]; }
 
 const weights_tensor *weights_find(const weights *w, const char *name)

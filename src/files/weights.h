@@ -49,9 +49,19 @@ typedef struct weights weights;
 corun_status weights_open(weights **out, const char *path);
 void weights_close(weights *w);
 
+/* Tensors in the caller's memory, which must stay until weights_close: row-major, little-endian,
+ * of type F32, F16 or BF16; name, dtype, n_dim and dim are read, and copied. gguf: names and rows
+ * are those of a GGUF file. Read as a file with the same tensors, with the same digest. */
+typedef struct weights_array {
+    weights_tensor t;
+    const void *data;
+} weights_array;
+corun_status weights_of_arrays(weights **out, const weights_array *a, size_t n, bool gguf);
+
 bool weights_is_gguf(const weights *w);
 size_t weights_count(const weights *w);
 const weights_tensor *weights_at(const weights *w, size_t i); /* in order of name */
+size_t weights_index(const weights *w, const weights_tensor *t);
 /* By its name as the file has it; NULL: not there. */
 const weights_tensor *weights_find(const weights *w, const char *name);
 /* The tensor, or an error that names it: missing, or of another shape than dim[n_dim]. */

@@ -12,7 +12,8 @@ typedef struct weights_file {
     uint64_t size;
     safetensors_header *st;
     gguf_header *gguf;
-    char *data; /* the bytes that the metadata of gguf points into */
+    char *data;      /* the bytes that the metadata of gguf points into */
+    const char *mem; /* not NULL: no file, but memory of the caller */
 } weights_file;
 
 typedef enum piece_state { PIECE_OPEN, PIECE_CLAIMED, PIECE_DONE } piece_state;
@@ -31,12 +32,15 @@ struct weights {
     size_t n_file;
     bool gguf;
     weights_tensor *t; /* sorted by name */
+    char *names;       /* of arrays; names of files belong to their headers */
     weights_rows *rows;
     size_t n;
     digest *piece;         /* value of each piece, once its state is PIECE_DONE */
     _Atomic uint8_t *done; /* piece_state */
 };
 
+/* Sorts the table by name; a name that stands twice is an error. */
+corun_status weights_sort(weights *w);
 /* n bytes at offset, or CORUN_EIO. */
 corun_status weights_pread(const weights_file *f, uint64_t offset, void *out, size_t n);
 /* Fills w->rows and makes the pieces. */

@@ -5,6 +5,7 @@
  * residual add of each half is fused into the norm that follows it. Invariant: forward allocates
  * nothing; buffers are sized by configure. */
 #include <stdio.h>
+#include <string.h>
 
 #include "model/load.h"
 
@@ -19,7 +20,8 @@ typedef struct dense {
     layer *layer;
     ops_weight *embed, *head, *out_norm; /* head == embed when tied */
     ops_rope *rope;
-    float scale; /* of the scores: d^-1/2 */
+    float *factors; /* rope_freqs of the file, or NULL */
+    float scale;    /* of the scores: d^-1/2 */
     void *buf[N_BUF];
 } dense;
 
@@ -102,6 +104,7 @@ static void close_dense(model *m)
     o->weight_close(o, d->out_norm);
     o->rope_close(o, d->rope);
     o->close(o);
+    mem_free(d->factors);
     mem_free(d->layer);
     mem_free(d);
 }
@@ -125,7 +128,7 @@ static corun_status load_layer(load *l, int i, layer *out)
     return load_matrix(l, i, 1, &down, &h, g->n_ff, g->mlp_bias, &out->down);
 }
 
-static corun_status load_all(load *l, dense *d)
+static corun_status walk(load *l, dense *d)
 {
     const config *g = l->cfg;
     static const load_role embed = LOAD_EMBED, head = LOAD_HEAD;
@@ -137,18 +140,55 @@ static corun_status load_all(load *l, dense *d)
         d->head = d->embed;
     else
         TRY(load_matrix(l, -1, 1, &head, &v, h, false, &d->head));
-    float *factors, *inv_freq = NULL;
-    TRY(load_rope_factors(l, &factors));
+    return CORUN_OK;
+}
+
+static corun_status load_all(load *l, dense *d)
+{
+    const config *g = l->cfg;
+    float *inv_freq = NULL;
     double scale = 1;
+    TRY(walk(l, d));
+    TRY(load_rope_factors(l, &d->factors));
     corun_status st = CORUN_OK;
     if (!MEM_NEW(inv_freq, (size_t)g->d_head / 2)) st = CORUN_ENOMEM;
-    if (st == CORUN_OK) st = config_rope_table(g, factors, inv_freq, &scale);
+    if (st == CORUN_OK) st = config_rope_table(g, d->factors, inv_freq, &scale);
     if (st == CORUN_OK) st = l->o->rope_open(l->o, inv_freq, scale, &d->rope);
     mem_free(inv_freq);
-    mem_free(factors);
     TRY(st);
     TRY(load_all_used(l));
     return weights_digest(l->w, &d->base.weights);
+}
+
+/* Tables of positions stay: rope_freqs must hold what it held. */
+static corun_status check_factors(load *l, const dense *d)
+{
+    float *f;
+    size_t half = (size_t)l->cfg->d_head / 2;
+    TRY(load_rope_factors(l, &f));
+    bool same = !f == !d->factors && (!f || memcmp(f, d->factors, half * sizeof *f) == 0);
+    mem_free(f);
+    if (!same) FAIL(CORUN_EINVAL, "tensor \"rope_freqs.weight\": cannot change in a refill");
+    return CORUN_OK;
+}
+
+static corun_status refill(model *m, weights *w, bool *written)
+{
+    dense *d = (dense *)m;
+    load l = {.mode = LOAD_CHECK, .w = w, .cfg = &m->cfg, .o = m->o};
+    *written = false;
+    if (!MEM_NEW(l.used, weights_count(w))) return CORUN_ENOMEM;
+    corun_status st = walk(&l, d);
+    if (st == CORUN_OK) st = check_factors(&l, d);
+    if (st == CORUN_OK) st = load_all_used(&l);
+    if (st == CORUN_OK) {
+        *written = true;
+        l.mode = LOAD_REFILL;
+        st = walk(&l, d);
+    }
+    if (st == CORUN_OK) st = weights_digest(w, &m->weights);
+    mem_free(l.used);
+    return st;
 }
 
 /* 1/sqrt(d) correctly rounded to fp32 without a library: d is a small integer. */
@@ -172,6 +212,8 @@ static corun_status load_on(model **out, weights *w, const config *cfg, ops *o)
                       .configure = configure,
                       .forward = forward,
                       .logits = logits,
+                      .gguf = weights_is_gguf(w),
+                      .refill = refill,
                       .close = close_dense};
     d->scale = inv_sqrt(cfg->d_head);
     load l = {.w = w, .cfg = cfg, .o = o};

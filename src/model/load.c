@@ -43,8 +43,7 @@ static corun_status take(load *l, const char *name, int n_dim, const int64_t *di
                          const weights_tensor **out)
 {
     TRY(weights_need(l->w, name, n_dim, dim, out));
-    for (size_t i = 0; i < weights_count(l->w); i++)
-        if (weights_at(l->w, i) == *out) l->used[i] = true;
+    l->used[weights_index(l->w, *out)] = true;
     return CORUN_OK;
 }
 
@@ -131,6 +130,7 @@ static corun_status read_bias(load *l, int layer, const load_role *role, matrix_
         int64_t n = m->part[i].rows;
         name_of(l, layer, role[i], "bias", name);
         TRY(take(l, name, 1, &n, &t));
+        if (l->mode == LOAD_CHECK) continue;
         uint16_t *raw = mem_alloc((size_t)n, sizeof *raw, name);
         if (!raw) return CORUN_ENOMEM;
         corun_status st = weights_read_bf16(l->w, t, 0, 1, raw);
@@ -142,6 +142,14 @@ static corun_status read_bias(load *l, int layer, const load_role *role, matrix_
         out += n;
     }
     return CORUN_OK;
+}
+
+/* The handle of a weight, by the mode. */
+static corun_status settle(load *l, const ops_weight_spec *spec, ops_weight **out)
+{
+    if (l->mode == LOAD_CHECK) return CORUN_OK;
+    if (l->mode == LOAD_REFILL) return l->o->weight_refill(l->o, *out, spec);
+    return l->o->weight_open(l->o, spec, out);
 }
 
 corun_status load_matrix(load *l, int layer, int n, const load_role *role, const int64_t *n_out,
@@ -172,7 +180,7 @@ corun_status load_matrix(load *l, int layer, int n, const load_role *role, const
                             .read = read_rows,
                             .arg = &m,
                             .bias = b};
-    if (st == CORUN_OK) st = l->o->weight_open(l->o, &spec, out);
+    if (st == CORUN_OK) st = settle(l, &spec, out);
     mem_free(b);
     if (st == CORUN_OK) l->n_param += (uint64_t)(rows * n_in);
     return st;
@@ -187,7 +195,7 @@ corun_status load_vector(load *l, int layer, load_role role, int64_t n, ops_weig
     m.part[0].rows = 1;
     ops_weight_spec spec = {
         .name = name, .dtype = OPS_BF16, .n_out = 1, .n_in = n, .read = read_rows, .arg = &m};
-    TRY(l->o->weight_open(l->o, &spec, out));
+    TRY(settle(l, &spec, out));
     l->n_param += (uint64_t)n;
     return CORUN_OK;
 }

@@ -13,7 +13,15 @@ typedef struct load_part {
     bool permuted; /* heads of d rows are interleaved (llama GGUF) and put back here */
 } load_part;
 
+/* What a walk over the graph's weights does. */
+typedef enum load_mode {
+    LOAD_OPEN,  /* makes the handles */
+    LOAD_CHECK, /* names and shapes only; nothing is read or written */
+    LOAD_REFILL /* new values into the handles that are there */
+} load_mode;
+
 typedef struct load {
+    load_mode mode;
     weights *w;
     const config *cfg;
     ops *o;

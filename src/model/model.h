@@ -17,6 +17,7 @@ struct model {
     config cfg;
     ops *o;
     digest weights; /* of their content */
+    bool gguf;      /* names and rows of a GGUF file */
     uint64_t n_param;
     /* Sizes the backend and the activations for a schedule; before the first step, and again for
      * each new engine. c->n_slot holds the scratch states too. */
@@ -25,6 +26,11 @@ struct model {
     corun_status (*forward)(model *m, const step *s);
     /* Logits of wanted rows [first, first + n) into the backend's logits buffer. */
     corun_status (*logits)(model *m, int32_t first, int32_t n);
+    /* New values of every weight from w, whose tensors have the names and shapes of those that the
+     * model was loaded from. All of it is checked before the first is written; m->weights is
+     * renewed. *written: true as soon as values have changed, so that a failure after that (memory,
+     * device) leaves a mixture. NULL: no weights. */
+    corun_status (*refill)(model *m, weights *w, bool *written);
     void (*close)(model *m);
 };
 

@@ -1,0 +1,404 @@
+"""The Python package: its structs against the C header, its answers against the program's."""
+import ctypes
+import json
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from conftest import CORUN, ROOT, chat, completion
+
+np = pytest.importorskip("numpy")
+sys.path.insert(0, str(ROOT / "python"))
+import corun as cr  # noqa: E402
+from corun import _abi  # noqa: E402
+
+LIB = CORUN.parent / "libcorun.so"
+GOLDEN = ROOT / "tests" / "data" / "golden"
+
+
+@pytest.fixture(scope="session")
+def lib():
+    if not LIB.exists():
+        if os.environ.get("CI"):
+            pytest.fail(f"{LIB} is not built")
+        pytest.skip(f"{LIB} is not built")
+    return cr.Library(str(LIB))
+
+
+@pytest.fixture
+def fake(lib):
+    with cr.Model("fake:phase", library=lib) as m:
+        yield m
+
+
+# ---- the C interface -----------------------------------------------------------------------------
+
+def test_structs_are_those_of_the_header(tmp_path):
+    """Sizes and offsets of every struct, and every enum value, as a C compiler has them."""
+    lines, want = [], []
+    for s in _abi.STRUCTS:
+        lines.append(f'printf("%zu\\n", sizeof({s._c_name_}));')
+        want.append(ctypes.sizeof(s))
+        for name, *_ in s._fields_:
+            lines.append(f'printf("%zu\\n", offsetof({s._c_name_}, {name}));')
+            want.append(getattr(s, name).offset)
+            lines.append(f'printf("%zu\\n", sizeof((({s._c_name_} *)0)->{name}));')
+            want.append(getattr(s, name).size)
+    constants = {"CORUN_MAX_TOP": _abi.MAX_TOP, "CORUN_MAX_SAMPLE": _abi.MAX_SAMPLE,
+                 "CORUN_MAX_DIM": _abi.MAX_DIM, "CORUN_TEXT_ADD_SPECIAL": _abi.TEXT_ADD_SPECIAL,
+                 "CORUN_TEXT_LITERAL": _abi.TEXT_LITERAL,
+                 "CORUN_TEXT_SKIP_SPECIAL": _abi.TEXT_SKIP_SPECIAL,
+                 "CORUN_EVENT_FAILED": _abi.EVENT_FAILED, "CORUN_EVENT_IDLE": _abi.EVENT_IDLE,
+                 "CORUN_EVENT_PROMPT": _abi.EVENT_PROMPT, "CORUN_EVENT_TOKEN": _abi.EVENT_TOKEN,
+                 "CORUN_EVENT_DONE": _abi.EVENT_DONE, "CORUN_FINISH_LENGTH": _abi.FINISH_LENGTH,
+                 "CORUN_BF16": _abi.DTYPE_BF16, "CORUN_F16": _abi.DTYPE_F16,
+                 "CORUN_F32": _abi.DTYPE_F32, "CORUN_API_VERSION": 1}
+    constants.update({f"CORUN_{name}": i for i, name in enumerate(_abi.STATUS)})
+    for name, value in constants.items():
+        lines.append(f'printf("%d\\n", (int){name});')
+        want.append(value)
+    (tmp_path / "abi.c").write_text('#include <stdio.h>\n#include "corun.h"\nint main(void)\n{\n' +
+                                    "\n".join(lines) + "\nreturn 0;\n}\n")
+    subprocess.run(["gcc", "-I", str(ROOT / "include"), "abi.c", "-o", "abi"], cwd=tmp_path,
+                   check=True)
+    out = subprocess.run([str(tmp_path / "abi")], capture_output=True, check=True).stdout
+    assert [int(x) for x in out.split()] == want
+
+
+def test_every_struct_of_the_header_is_known():
+    header = (ROOT / "include" / "corun.h").read_text()
+    names = set(re.findall(r"typedef struct (corun_\w+) \{", header))
+    fields = {s._c_name_: [n for n, *_ in s._fields_] for s in _abi.STRUCTS}
+    assert names == set(fields)
+    for name in names:
+        body = re.search(rf"typedef struct {name} \{{(.*?)\n\}} {name};", header, re.S).group(1)
+        body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
+        found = [re.sub(r"\[.*|[\s*]", "", part.split()[-1])
+                 for line in body.split(";") if line.strip() for part in line.split(",")]
+        assert found == fields[name], name
+    functions = set(re.findall(r"\b(corun_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
+    assert set(_abi._FUNCTIONS) <= functions
+
+
+# ---- a model -------------------------------------------------------------------------------------
+
+def test_errors(lib, fake, tmp_path):
+    with pytest.raises(cr.CorunError) as e:
+        cr.Model("fake:nonsense", library=lib)
+    assert e.value.status == "EINVAL" and "nonsense" in str(e.value)
+    with pytest.raises(cr.CorunError) as e:
+        cr.Model(str(tmp_path / "none.gguf"), library=lib)
+    assert e.value.status == "EFORMAT" and "none.gguf" in str(e.value)
+    with pytest.raises(cr.CorunError, match="libcorun"):
+        cr.Library(str(tmp_path / "no.so"))
+    with pytest.raises(cr.CorunError, match="page_tokens"):
+        cr.Engine(fake, page_tokens=7)
+    with pytest.raises(cr.CorunError, match="fast"):
+        cr.Engine(fake, policy="fast")
+    with cr.Engine(fake) as e1:
+        with pytest.raises(cr.CorunError, match="already carries"):
+            cr.Engine(fake)
+        for bad in ({"temperature": -1.0}, {"top_p": 2.0}, {"logprobs": 21},
+                    {"stop_token_ids": [-1]}, {"logit_bias": {99999: 1.0}}, {"min_tokens": -1}):
+            with pytest.raises(cr.CorunError, match="prompt 1") as e:
+                e1.generate(["x", [65]], [cr.Sampling(max_tokens=5), cr.Sampling(**bad)])
+            assert e.value.status == "EINVAL"
+        for bad in ({"n": 0}, {"n": 129}, {"seed": -1}, {"max_tokens": 1 << 40}):
+            with pytest.raises(ValueError):
+                e1.generate(["x"], **bad)
+        for bad in ("x", [[1.5]], [["a"]]):
+            with pytest.raises(TypeError):
+                e1.generate(bad)
+        with pytest.raises(TypeError):
+            e1.generate(["x"], no_such=1)
+        assert e1.stats["requests_waiting"] + e1.stats["requests_running"] == 0
+        assert e1.generate(["x"], max_tokens=3)[0].samples[0].tokens.size <= 3
+    with pytest.raises(cr.CorunError, match="closed"):
+        e1.stats
+    fake.close()
+    with pytest.raises(cr.CorunError, match="closed"):
+        fake.info
+
+
+def test_text(fake):
+    text = "h\u00e9llo \U0001f600\0 w\u00f6rld"
+    ids = fake.encode(text)
+    assert ids.dtype == np.int32 and fake.decode(ids) == text
+    assert b"".join(fake.token_bytes(int(i)) for i in ids) == text.encode()
+    assert fake.encode("").size == 0 and fake.decode([]) == ""
+    long = "ab " * 20000
+    assert fake.decode(fake.encode(long)) == long
+    chat_text = fake.chat_render([{"role": "user", "content": "hi"}])
+    assert "hi" in chat_text and chat_text != fake.chat_render(
+        [{"role": "user", "content": "hi"}], add_generation_prompt=False)
+    with pytest.raises(cr.CorunError):
+        fake.chat_render([{"role": "wizard"}])
+    out = []
+    threads = [threading.Thread(target=lambda: out.append(fake.decode(ids))) for _ in range(4)]
+    [t.start() for t in threads] and [t.join() for t in threads]
+    assert out == [text] * 4
+
+
+def test_info_and_identity(fake, corun):
+    want = json.loads(corun("info", "fake:phase", "--json", "--identity").stdout)
+    info = fake.info
+    assert all(want[k] == v for k, v in info.items())
+    with cr.Engine(fake) as e:
+        assert e.fingerprint == want["identity_digest"] and e.identity == want["identity"]
+
+
+def test_answers_are_those_of_the_program(fake, corun):
+    """The same requests through `corun batch` and through the package: the same tokens, texts, and
+    log-probability bits."""
+    lines, prompts, samplings = [], [], []
+    for i in range(12):
+        text = "abc " * (i + 1)
+        more = [{"temperature": 0.0}, {"n": 3}, {"top_k": 9, "top_p": 0.8}, {"stop": ["q", "e"]},
+                {"logit_bias": {70: 4.0}}, {"min_tokens": 5}][i % 6]
+        body = {"max_tokens": 20, "seed": i, "logprobs": 3, "prompt_logprobs": 2,
+                "return_token_ids": True, **more}
+        if i % 2:
+            body.update(logprobs=True, top_logprobs=3)
+            lines.append(chat(f"r{i}", text, **body))
+            prompts.append([{"role": "user", "content": text}])
+        else:
+            lines.append(completion(f"r{i}", text, **body))
+            prompts.append(text)
+        samplings.append(cr.Sampling(max_tokens=20, seed=i, logprobs=3, prompt_logprobs=2, **more))
+    want = corun.bodies(lines)
+    with cr.Engine(fake) as e:
+        got = e.generate(prompts, samplings)
+        assert want[0]["system_fingerprint"] == e.fingerprint
+    for w, g in zip(want, got):
+        first = w["choices"][0]
+        assert list(g.prompt_tokens) == w.get("prompt_token_ids", first.get("prompt_token_ids"))
+        plp = w.get("prompt_logprobs", first.get("prompt_logprobs"))
+        assert np.isnan(g.prompt_logprobs[0]) and g.prompt_logprobs.dtype == np.float32
+        for k in range(1, len(plp)):
+            own = plp[k][str(g.prompt_tokens[k])]["logprob"]
+            assert np.float32(own) == g.prompt_logprobs[k]
+            assert np.float32(plp[k][str(g.prompt_top_ids[k, 1])]["logprob"]) == \
+                g.prompt_top_logprobs[k, 1]
+        assert len(w["choices"]) == len(g.samples)
+        for c, s in zip(w["choices"], g.samples):
+            assert c["token_ids"] == list(s.tokens) and s.tokens.dtype == np.int32
+            assert (c["text"] if "text" in c else c["message"]["content"]) == s.text
+            lps = (c["logprobs"]["token_logprobs"] if "text" in c else
+                   [t["logprob"] for t in c["logprobs"]["content"]])
+            assert np.array(lps, np.float32).tobytes() == s.logprobs.tobytes()
+            assert s.top_ids.shape == s.top_logprobs.shape == (s.tokens.size, 3)
+            assert (c["finish_reason"], c["stop_reason"], c["seed"]) == \
+                (s.finish, s.stop_reason, s.seed)
+
+
+def test_order_and_number_do_not_matter(fake):
+    prompts = [[65 + i] * (i + 1) for i in range(40)]
+    with cr.Engine(fake, slots=4) as e:
+        a = e.generate(prompts, max_tokens=12, logprobs=0)
+        b = e.generate(prompts[::-1], max_tokens=12, logprobs=0)[::-1]
+        c = [e.generate([p], max_tokens=12, logprobs=0)[0] for p in prompts]
+        e.WINDOW = 3
+        d = e.generate(prompts, max_tokens=12, logprobs=0)
+        assert e.stats["tokens_new"] > 0 and 4 in e.stats["live_rows_seen"]
+    for other in (b, c, d):
+        for x, y in zip(a, other):
+            assert x.samples[0].tokens.tobytes() == y.samples[0].tokens.tobytes()
+            assert x.samples[0].logprobs.tobytes() == y.samples[0].logprobs.tobytes()
+
+
+def test_score(fake, corun):
+    corun.write("s.jsonl", [{"text": "abcdef"}, {"tokens": [70, 71, 72]}])
+    assert corun("score", "-m", "fake:phase", "-i", "s.jsonl", "-o", "o", "--top",
+                 "2").returncode == 0
+    want = [json.loads(x) for x in (corun.folder / "o").read_bytes().splitlines()]
+    with cr.Engine(fake) as e:
+        got = e.score(["abcdef", [70, 71, 72]], top=2)
+        assert e.score(["abc"])[0].top_ids is None
+        with pytest.raises(cr.CorunError):
+            e.score([[]])
+    for w, g in zip(want, got):
+        assert w["tokens"] == list(g.tokens) and np.isnan(g.logprobs[0])
+        lps = np.array(w["token_logprobs"][1:], np.float32)
+        assert lps.tobytes() == g.logprobs[1:].tobytes()
+        assert [i for i, _ in w["top_logprobs"][2]] == list(g.top_ids[2])
+
+
+# ---- new weights in place ------------------------------------------------------------------------
+
+TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+
+
+def read_tensors(folder):
+    raw = (folder / "model.safetensors").read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    head, out = json.loads(raw[8:8 + n]), {}
+    for name, t in head.items():
+        if name != "__metadata__":
+            b, e = (8 + n + x for x in t["data_offsets"])
+            out[name] = np.frombuffer(raw[b:e], TYPES[t["dtype"]]).reshape(t["shape"])
+    return out
+
+
+def write_tensors(folder, tensors):
+    head, at = {}, 0
+    for name, a in tensors.items():
+        kind = next(k for k, v in TYPES.items() if v == a.dtype)
+        head[name] = {"dtype": kind, "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+        at += a.nbytes
+    text = json.dumps(head).encode()
+    (folder / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(text)) + text + b"".join(a.tobytes() for a in tensors.values()))
+
+
+def to_f32(a):
+    return (a.astype(np.uint32) << 16).view(np.float32) if a.dtype == np.uint16 else \
+        a.astype(np.float32)
+
+
+def perturbed(tensors, kind, seed):
+    """Other values of the given type."""
+    rng = np.random.default_rng(seed)
+    out = {}
+    for name, a in tensors.items():
+        v = (to_f32(a) * rng.uniform(0.9, 1.1, a.shape)).astype(np.float32)
+        out[name] = (v.view(np.uint32) >> 16).astype(np.uint16) if kind == "BF16" else \
+            v.astype(TYPES[kind])
+    return out
+
+
+PROMPTS = [[5, 9, 12, 40, 7], [33] * 70, [1, 2, 3]]
+
+
+def answers(engine):
+    """Bytes of everything that some requests give."""
+    r = engine.generate(PROMPTS, max_tokens=24, logprobs=4, prompt_logprobs=2, temperature=0.8,
+                        n=2, ignore_eos=True)
+    return b"".join(x.tobytes() for y in r for x in
+                    (y.prompt_logprobs, y.prompt_top_logprobs,
+                     *(z for s in y.samples for z in (s.tokens, s.logprobs, s.top_logprobs))))
+
+
+def fresh(lib, folder, source, tensors):
+    """Digest, fingerprint and answers of a model opened from a file with these tensors."""
+    shutil.copytree(source, folder)
+    write_tensors(folder, tensors)
+    with cr.Model(str(folder), library=lib) as m, cr.Engine(m) as e:
+        return m.info["weights_digest"], e.fingerprint, answers(e)
+
+
+def state(model, engine):
+    return model.info["weights_digest"], engine.fingerprint, answers(engine)
+
+
+@pytest.mark.parametrize("name,kind", [("llama_plain", "BF16"), ("qwen2_tied", "F32"),
+                                       ("llama3_tied_bias", "F16"), ("qwen3_tied", "BF16")])
+def test_refill_is_a_fresh_start(lib, tmp_path, name, kind):
+    """Refilled in place, with and without an engine: digest, identity and every bit are those of a
+    model opened from a file with the new weights; back again they are the old ones."""
+    source = GOLDEN / name
+    old = read_tensors(source)
+    first, second = perturbed(old, kind, 1), perturbed(old, kind, 2)
+    want = [fresh(lib, tmp_path / str(i), source, t) for i, t in enumerate((first, second, old))]
+    assert len({w[0] for w in want}) == len({w[1] for w in want}) == len({w[2] for w in want}) == 3
+    with cr.Model(str(source), library=lib) as m:
+        with cr.Engine(m) as e:
+            before = state(m, e)
+            m.refill(first)
+            assert state(m, e) == want[0]
+            m.refill(dict(reversed(list(second.items()))))
+            assert state(m, e) == want[1]
+        m.refill(first)
+        with cr.Engine(m, policy="corun") as e:
+            assert m.info["weights_digest"] == want[0][0]
+        m.refill(old)
+        with cr.Engine(m) as e:
+            assert state(m, e) == want[2] == before
+
+
+def test_refill_is_all_or_nothing(lib):
+    source = GOLDEN / "llama_plain"
+    old = read_tensors(source)
+    new = perturbed(old, "BF16", 3)
+    last = sorted(new)[-1]
+    with cr.Model(str(source), library=lib) as m, cr.Engine(m) as e:
+        before = state(m, e)
+        for change, word in (
+                (lambda t: t.pop(last), last),
+                (lambda t: t.update({last: t[last][..., :-1]}), last),
+                (lambda t: t.update({last: t[last][..., None]}), last),
+                (lambda t: t.update(extra=t[last]), "extra")):
+            bad = dict(new)
+            change(bad)
+            with pytest.raises(cr.CorunError, match=re.escape(word)) as err:
+                m.refill(bad)
+            assert err.value.status == "EFORMAT"
+            assert state(m, e) == before
+        with pytest.raises(TypeError, match=re.escape(last)):
+            m.refill({**new, last: new[last].astype(np.int64)})
+        with pytest.raises(cr.CorunError):
+            m.refill({})
+        assert state(m, e) == before
+        job = cr._Job(m.prompt_tokens([5, 6]), cr.Sampling(max_tokens=4), lib.c.corun_seed_sample)
+        id_ = e._submit(job, 0)
+        with pytest.raises(cr.CorunError, match="alive"):
+            m.refill(new)
+        lib.check(lib.c.corun_cancel(e.handle, id_))
+        m.refill(new)
+        assert state(m, e) != before
+
+
+def test_refill_takes_any_layout(lib):
+    """Arrays that are views, or not contiguous, hold the same values; a fake model has none."""
+    source = GOLDEN / "llama_plain"
+    new = perturbed(read_tensors(source), "F32", 4)
+    strided = {k: np.asfortranarray(v) if v.ndim == 2 else np.repeat(v, 2)[::2]
+               for k, v in new.items()}
+    with cr.Model(str(source), library=lib) as m, cr.Engine(m) as e:
+        m.refill(new)
+        want = state(m, e)
+        m.refill(read_tensors(source))
+        m.refill(strided)
+        assert state(m, e) == want
+    with cr.Model("fake:phase", library=lib) as m:
+        with pytest.raises(cr.CorunError) as err:
+            m.refill(new)
+        assert err.value.status == "EUNSUPPORTED"
+
+
+# ---- installed -----------------------------------------------------------------------------------
+
+def test_wheel(lib, tmp_path):
+    """pip installs the package without a compiler; with the library beside it nothing else is
+    needed to find it, and no variable of the environment matters."""
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "python", source, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    r = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-input",
+                        "--disable-pip-version-check", "--target", str(tmp_path / "site"),
+                        str(source)], capture_output=True)
+    if r.returncode != 0 and b"setuptools" in r.stderr and not os.environ.get("CI"):
+        pytest.skip("pip cannot get setuptools here")
+    assert r.returncode == 0, r.stderr.decode()
+    code = ("import corun; m = corun.Model('fake:phase'%s); print(corun.__file__);"
+            "print(corun.Engine(m).fingerprint)")
+    bare = {"PATH": "/usr/bin:/bin", "CC": "/bin/false", "CORUN_LIBRARY": "/nonsense"}
+    inside = str(tmp_path / "site" / "corun")
+
+    def run(argument):
+        path = pathlib.Path(np.__file__).parent.parent
+        return subprocess.run([sys.executable, "-c", "import sys; sys.path[:0] = [%r, %r]\n" % (
+            str(tmp_path / "site"), str(path)) + code % argument], cwd=tmp_path, env=bare,
+            capture_output=True, text=True)
+
+    r = run(f", library={str(LIB)!r}")
+    assert r.returncode == 0 and inside in r.stdout, r.stderr
+    fingerprint = r.stdout.splitlines()[-1]
+    shutil.copy(LIB.resolve(), tmp_path / "site" / "corun" / "libcorun.so")
+    r = run("")
+    assert r.returncode == 0 and r.stdout.splitlines()[-1] == fingerprint, r.stderr
