@@ -19,6 +19,7 @@ static const struct {
     {"diff", cmd_diff, "where two result files part"},
     {"replay", cmd_replay, "run rows of a result file again, alone, and compare"},
     {"bench", cmd_bench, "times the engine beside its own matrix products"},
+    {"tune", cmd_tune, "plans of the matrix products, searched on this GPU"},
 };
 
 static void help(void)

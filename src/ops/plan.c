@@ -195,7 +195,7 @@ static corun_status read_config(const reader *r, int first, bool all, ops_set se
     c->split = 1;
     c->reduction = 0;
     for (int i = 0; i < (all ? 8 : 6); i++) {
-        int64_t v;
+        int64_t v = 0;
         TRY(read_number(r, first + i, names[i], i == 6 ? 1 : 0, 65535, &v));
         *field[i] = (int32_t)v;
     }
