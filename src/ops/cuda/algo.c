@@ -102,8 +102,8 @@ bool algo_accepts(cublasLtHandle_t lt, algo_problem *p, const cublasLtMatmulAlgo
     if (cublasLtMatmulAlgoCheck(lt, &p->op, &p->w, &p->x, &p->y, &p->y, algo, &r) !=
         CUBLAS_STATUS_SUCCESS)
         return false;
-    *need = r.workspaceSize;
-    return r.workspaceSize <= room;
+    *need = r.workspaceSize <= ALGO_COUNTER ? 0 : r.workspaceSize;
+    return *need <= room;
 }
 
 static int list_of(const cublasLtMatmulAlgo_t *base, cublasLtMatmulAlgoCapAttributes_t cap,

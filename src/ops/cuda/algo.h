@@ -44,7 +44,10 @@ void algo_configure(const cublasLtMatmulAlgo_t *base, const plan_config *c,
 void algo_config_of(const cublasLtMatmulAlgo_t *algo, plan_config *c);
 /* False: the library does not take the id for this form of output. */
 bool algo_base(cublasLtHandle_t lt, ops_dtype out, int32_t id, cublasLtMatmulAlgo_t *base);
-/* Whether the library runs algo on p within `room` bytes of workspace; *need: what it takes. */
+/* Whether the library runs algo on p within `room` bytes of workspace; *need: what it takes. The
+ * counter of ALGO_COUNTER bytes that a kernel would have where its tiles outnumber its CTAs is not
+ * counted: it runs without one, and gives the same bits (docs/tuning.md). */
+#define ALGO_COUNTER 4
 bool algo_accepts(cublasLtHandle_t lt, algo_problem *p, const cublasLtMatmulAlgo_t *algo,
                   size_t room, size_t *need);
 bool algo_choices_of(cublasLtHandle_t lt, ops_dtype out, int32_t id, algo_choices *c);

@@ -17,7 +17,7 @@ enum {
     FINALS = 6,      /* configurations of a set that are timed again */
     MAX_FULL = 8,    /* full cells of a shape */
     MAX_SHAPES = 64, /* shapes of one search, for the fixed configuration */
-    SCREEN_LAUNCHES = 16,
+    SCREEN_LAUNCHES = 8,
     FINAL_LAUNCHES = 64,
     FINAL_REPEATS = 5,
     SAMPLES = 192, /* elements that are compared with ref_mma_dot */
@@ -37,6 +37,13 @@ typedef struct times {
     timed *at;
     int n, cap;
 } times;
+
+/* What was best for other shapes at a number of rows: tried first. */
+typedef struct seeds {
+    int32_t rows;
+    ops_dtype out;
+    times best;
+} seeds;
 
 typedef struct full_cell {
     int32_t rows, n;
@@ -58,6 +65,8 @@ struct gpu_search {
     times all[2]; /* what the library accepts, bf16 and fp32 outputs; us unused */
     full_cell full[MAX_FULL];
     int n_full;
+    seeds seed[2 * MAX_FULL];
+    int n_seed;
     struct {
         plan_shape shape;
         times at256;
@@ -143,6 +152,7 @@ void gpu_search_close(gpu_search *s)
     if (s->end) cudaEventDestroy(s->end);
     for (int i = 0; i < 2; i++) mem_free(s->all[i].at);
     for (int i = 0; i < s->n_done; i++) mem_free(s->done[i].at256.at);
+    for (int i = 0; i < s->n_seed; i++) mem_free(s->seed[i].best.at);
     pool_close(s->threads);
     mem_free(s);
 }
@@ -321,25 +331,38 @@ typedef struct cell {
     int n_valid;
 } cell;
 
-static bool resolve(cell *c, const plan_config *config, cublasLtMatmulAlgo_t *algo)
+/* A configuration in the library's form, with the workspace that its kernel set has. */
+typedef struct ready {
+    cublasLtMatmulAlgo_t algo;
+    size_t room;
+} ready;
+
+static bool resolve(cell *c, const plan_config *config, ready *r)
 {
     cublasLtMatmulAlgo_t base;
-    size_t need, room = config->split > 1 || !plan_admitted(config->id) ? GPU_MATMUL_ROOM : 0;
+    size_t need;
+    r->room = config->split > 1 || !plan_admitted(config->id) ? GPU_MATMUL_ROOM : 0;
     if (!algo_base(c->s->g->lt, c->problem.shape.out, config->id, &base)) return false;
-    algo_configure(&base, config, algo);
-    return algo_accepts(c->s->g->lt, &c->problem, algo, room, &need);
+    algo_configure(&base, config, &r->algo);
+    return algo_accepts(c->s->g->lt, &c->problem, &r->algo, r->room, &need);
 }
 
-static corun_status launch(cell *c, const cublasLtMatmulAlgo_t *algo, const void *w)
+static corun_status launch(cell *c, const ready *r, const void *w)
 {
     gpu_search *s = c->s;
-    return algo_run(s->g->lt, &c->problem, algo, w, s->x, s->out, s->room, GPU_MATMUL_ROOM,
-                    s->g->stream);
+    return algo_run(s->g->lt, &c->problem, &r->algo, w, s->x, s->out, r->room ? s->room : NULL,
+                    r->room, s->g->stream);
+}
+
+static const char *next_weight(gpu_search *s)
+{
+    const char *w = s->w + s->w_bytes * (size_t)s->turn;
+    s->turn = (s->turn + 1) % s->copies;
+    return w;
 }
 
 /* The shortest of `repeats` runs of a graph of launches, a launch; 1e30: it cannot be captured. */
-static corun_status time_graph(cell *c, const cublasLtMatmulAlgo_t *algo, int launches, int repeats,
-                               float *us)
+static corun_status time_graph(cell *c, const ready *r, int launches, int repeats, float *us)
 {
     gpu_search *s = c->s;
     cudaStream_t stream = (cudaStream_t)s->g->stream;
@@ -348,10 +371,7 @@ static corun_status time_graph(cell *c, const cublasLtMatmulAlgo_t *algo, int la
     bool ok = true;
     *us = 1e30f;
     TRY(cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
-    for (int i = 0; i < launches && ok; i++) {
-        ok = launch(c, algo, s->w + s->w_bytes * (size_t)s->turn) == CORUN_OK;
-        s->turn = (s->turn + 1) % s->copies;
-    }
+    for (int i = 0; i < launches && ok; i++) ok = launch(c, r, next_weight(s)) == CORUN_OK;
     if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !ok ||
         cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) {
         (void)cudaGetLastError();
@@ -381,14 +401,36 @@ static int launches_for(const cell *c, double us, int most)
     return n < 1 ? 1 : n > most ? most : (int)n;
 }
 
-/* Times a configuration once, briefly, into its list; one that the library refuses is left out. */
+/* A few launches without a graph: while the memset empties L2 the host gets ahead of the device. */
+static corun_status time_launches(cell *c, const ready *r, int launches, float *us)
+{
+    gpu_search *s = c->s;
+    cudaStream_t stream = (cudaStream_t)s->g->stream;
+    float ms = 0;
+    bool ok = true;
+    TRY(cuda(cudaMemsetAsync(s->flush, 0, flush_bytes, stream)));
+    TRY(cuda(cudaEventRecord(s->begin, stream)));
+    for (int i = 0; i < launches && ok; i++) ok = launch(c, r, next_weight(s)) == CORUN_OK;
+    TRY(cuda(cudaEventRecord(s->end, stream)));
+    TRY(cuda(cudaEventSynchronize(s->end)));
+    TRY(cuda(cudaEventElapsedTime(&ms, s->begin, s->end)));
+    *us = ok ? 1e3f * ms / (float)launches : 1e30f;
+    return CORUN_OK;
+}
+
+/* Times a configuration briefly into its list; one that the library refuses is left out. The first
+ * launch of a kernel loads it: its time is taken again. */
 static corun_status screen(cell *c, const plan_config *config, bool standard, float *us)
 {
-    cublasLtMatmulAlgo_t algo;
+    ready r;
     times *list = standard ? &c->standard : &c->canonical;
+    double begin = now();
     *us = 1e30f;
-    if (!resolve(c, config, &algo)) return CORUN_OK;
-    TRY(time_graph(c, &algo, launches_for(c, 80, SCREEN_LAUNCHES), 1, us));
+    if (!resolve(c, config, &r)) return CORUN_OK;
+    int launches = launches_for(c, 40, SCREEN_LAUNCHES);
+    TRY(time_launches(c, &r, launches, us));
+    if (*us < 1e29f && now() - begin > 3e-4 + 2e-6 * c->floor_us * launches)
+        TRY(time_launches(c, &r, launches, us));
     if (*us < 1e29f && !push(list, config, *us)) return CORUN_ENOMEM;
     return CORUN_OK;
 }
@@ -399,7 +441,7 @@ static corun_status compare(cell *c, const plan_config *config, ops_dtype out, b
     cudaStream_t stream = (cudaStream_t)s->g->stream;
     cell as = *c;
     plan_shape shape = s->shape;
-    cublasLtMatmulAlgo_t algo;
+    ready r;
     unsigned long long count = 0;
     size_t rows = (size_t)c->problem.rows, elements = rows * (size_t)shape.n_out;
     *differs = false;
@@ -407,10 +449,10 @@ static corun_status compare(cell *c, const plan_config *config, ops_dtype out, b
     shape.bias = s->shape.bias && out == OPS_BF16;
     TRY(algo_problem_init(&as.problem, &shape, c->problem.rows));
     if (shape.bias) TRY(algo_problem_bias(&as.problem, s->bias));
-    if (!resolve(&as, config, &algo)) return CORUN_OK;
+    if (!resolve(&as, config, &r)) return CORUN_OK;
     TRY(cuda(cudaMemsetAsync(s->out, 0xff, elements * (out == OPS_F32 ? 4 : 2), stream)));
     TRY(cuda(cudaMemsetAsync(s->count, 0, sizeof count, stream)));
-    TRY(launch(&as, &algo, s->w));
+    TRY(launch(&as, &r, s->w));
     TRY(gpu_count_differing(s->g, s->acc, shape.bias ? s->bias : NULL, s->out, out, rows,
                             shape.n_out, s->count));
     TRY(cuda(cudaMemcpyAsync(&count, s->count, sizeof count, cudaMemcpyDeviceToHost, stream)));
@@ -455,6 +497,14 @@ static corun_status screen_picks(cell *c)
     return CORUN_OK;
 }
 
+static float best_of(const times *t)
+{
+    float best = 1e30f;
+    for (int i = 0; i < t->n; i++)
+        if (t->at[i].us < best) best = t->at[i].us;
+    return best;
+}
+
 typedef struct group {
     int begin, end;
     float us;
@@ -466,38 +516,63 @@ static int by_group_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Cuts the list into runs of one id and tile; three of each run are timed. */
-static corun_status screen_groups(cell *c, const times *all, group *g, int *n_group)
+/* Times the k-th of three representatives of a group: its middle, first and last. */
+static corun_status screen_representative(cell *c, const times *all, group *g, int k)
 {
-    *n_group = 0;
-    for (int i = 0; i < all->n; (*n_group)++) {
-        group *at = &g[*n_group];
-        const plan_config *first = &all->at[i].config;
-        *at = (group){i, i, 1e30f};
-        while (at->end < all->n && all->at[at->end].config.id == first->id &&
-               all->at[at->end].config.tile == first->tile)
-            at->end++;
-        i = at->end;
-        int n = at->end - at->begin, last = -1;
-        for (int k = 0; k < 3 && now() < c->deadline; k++) {
-            int pick = at->begin + k * (n - 1) / 2;
-            float us;
-            if (pick == last) continue;
-            last = pick;
-            if (has(&c->canonical, &all->at[pick].config)) continue;
-            TRY(screen(c, &all->at[pick].config, false, &us));
-            if (us < at->us) at->us = us;
-        }
-    }
+    const int at[] = {(g->begin + g->end) / 2, g->begin, g->end - 1};
+    const plan_config *config = &all->at[at[k]].config;
+    float us;
+    if (has(&c->canonical, config)) return CORUN_OK;
+    TRY(screen(c, config, false, &us));
+    if (us < g->us) g->us = us;
     return CORUN_OK;
 }
 
-static float best_of(const times *t)
+/* Cuts the list into groups of one id and tile, and times their representatives: one of each, then
+ * the others of groups that could be good. The order strides through the list, so that a search
+ * that is cut short has seen tiles of all sizes. */
+static corun_status screen_groups(cell *c, const times *all, group *g, int *n_group)
 {
-    float best = 1e30f;
-    for (int i = 0; i < t->n; i++)
-        if (t->at[i].us < best) best = t->at[i].us;
-    return best;
+    int n = 0, stride = 197;
+    for (int i = 0; i < all->n; n++) {
+        const plan_config *first = &all->at[i].config;
+        g[n] = (group){i, i, 1e30f};
+        while (g[n].end < all->n && all->at[g[n].end].config.id == first->id &&
+               all->at[g[n].end].config.tile == first->tile)
+            g[n].end++;
+        i = g[n].end;
+    }
+    while (n % stride == 0) stride += 2;
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < n && now() < c->deadline; i++) {
+            group *at = &g[(int64_t)i * stride % n];
+            if (k == 0 || at->us < 3 * best_of(&c->canonical))
+                TRY(screen_representative(c, all, at, k));
+        }
+    *n_group = n;
+    return CORUN_OK;
+}
+
+/* The seeds of c's rows and output; NULL: there is no room for more. */
+static seeds *seeds_of(cell *c)
+{
+    gpu_search *s = c->s;
+    for (int i = 0; i < s->n_seed; i++)
+        if (s->seed[i].rows == c->problem.rows && s->seed[i].out == s->shape.out)
+            return &s->seed[i];
+    if (s->n_seed == 2 * MAX_FULL) return NULL;
+    s->seed[s->n_seed] = (seeds){.rows = c->problem.rows, .out = s->shape.out};
+    return &s->seed[s->n_seed++];
+}
+
+static corun_status screen_seeds(cell *c)
+{
+    const seeds *s = seeds_of(c);
+    float us;
+    for (int i = s ? s->best.n - 1 : -1; i >= 0 && now() < c->deadline; i--)
+        if (!has(&c->canonical, &s->best.at[i].config))
+            TRY(screen(c, &s->best.at[i].config, false, &us));
+    return CORUN_OK;
 }
 
 static corun_status screen_all(cell *c)
@@ -509,6 +584,7 @@ static corun_status screen_all(cell *c)
     c->n_valid = all->n;
     group *g = mem_alloc((size_t)all->n, sizeof *g, "groups");
     if (!g) return CORUN_ENOMEM;
+    TRY_OR_DONE(screen_seeds(c));
     TRY_OR_DONE(screen_groups(c, all, g, &n_group));
     qsort(g, (size_t)n_group, sizeof *g, by_group_time);
     for (int k = 0; k < n_group && now() < c->deadline; k++) {
@@ -567,10 +643,9 @@ static corun_status time_again(cell *c, times *t)
 {
     int most = t->n < FINALS ? t->n : FINALS;
     for (int i = 0; i < most; i++) {
-        cublasLtMatmulAlgo_t algo;
-        if (!resolve(c, &t->at[i].config, &algo)) continue;
-        TRY(time_graph(c, &algo, launches_for(c, 300, FINAL_LAUNCHES), FINAL_REPEATS,
-                       &t->at[i].us));
+        ready r;
+        if (!resolve(c, &t->at[i].config, &r)) continue;
+        TRY(time_graph(c, &r, launches_for(c, 300, FINAL_LAUNCHES), FINAL_REPEATS, &t->at[i].us));
     }
     qsort(t->at, (size_t)most, sizeof *t->at, by_time);
     return CORUN_OK;
@@ -582,7 +657,8 @@ static corun_status time_first_pick(cell *c, double *us)
     float t;
     *us = 0;
     if (algo_picks(c->s->g->lt, &c->problem, GPU_MATMUL_ROOM, &r, 1) < 1) return CORUN_OK;
-    TRY(time_graph(c, &r.algo, launches_for(c, 300, FINAL_LAUNCHES), FINAL_REPEATS, &t));
+    const ready first = {r.algo, GPU_MATMUL_ROOM};
+    TRY(time_graph(c, &first, launches_for(c, 300, FINAL_LAUNCHES), FINAL_REPEATS, &t));
     if (t < 1e29f) *us = t;
     return CORUN_OK;
 }
@@ -596,6 +672,11 @@ static corun_status keep(cell *c)
         f->rows = c->problem.rows;
         f->n = c->canonical.n < KEEP ? c->canonical.n : KEEP;
         for (int i = 0; i < f->n; i++) f->best[i] = c->canonical.at[i].config;
+    }
+    seeds *seed = seeds_of(c);
+    for (int i = 0; seed && i < KEEP / 2 && i < c->canonical.n; i++) {
+        const plan_config *config = &c->canonical.at[i].config;
+        if (!has(&seed->best, config) && !push(&seed->best, config, 0)) return CORUN_ENOMEM;
     }
     if (c->problem.rows != 256 || s->shape.out != OPS_BF16 || s->n_done == MAX_SHAPES)
         return CORUN_OK;
