@@ -43,6 +43,8 @@ typedef struct tune {
     plan_table *table;
     job jobs[N_SHAPE];
     int n_job;
+    plan_shape layer[N_SHAPE]; /* the products of a layer, searched now or before */
+    int n_layer;
     double deadline, weight; /* weight: of the cells that are left */
     FILE *report;
 } tune;
@@ -85,6 +87,7 @@ static void make_jobs(tune *t, const config *c, bool again)
         {"down", {h, c->n_ff, c->mlp_bias, OPS_BF16}, PLAN_MAX_ROWS},
         {"head", {c->n_vocab, h, false, OPS_F32}, HEAD_ROWS}};
     for (int i = 0; i < N_SHAPE; i++) {
+        if (all[i].shape.out == OPS_BF16) t->layer[t->n_layer++] = all[i].shape;
         if (!again && plan_find(t->table, OPS_SET_CANONICAL, &all[i].shape, 1)) {
             fprintf(t->report, "# %s %lld x %lld: in the table already\n", all[i].name,
                     (long long)all[i].shape.n_out, (long long)all[i].shape.n_in);
@@ -199,7 +202,17 @@ static corun_status choose_fixed(tune *t, bool again)
     double ratio;
     bool found;
     if (t->table->has_fixed && !again) return CORUN_OK;
-    TRY(gpu_search_fixed(t->search, &c, &ratio, &found));
+    plan_config *best = mem_alloc(t->table->n_entry, sizeof *best, "configurations");
+    int n = 0;
+    if (!best) return CORUN_ENOMEM;
+    for (size_t i = 0; i < t->table->n_entry; i++) {
+        const plan_entry *e = &t->table->entry[i];
+        if (e->set == OPS_SET_CANONICAL && e->rows == 256) best[n++] = e->config;
+    }
+    corun_status st =
+        gpu_search_fixed(t->search, t->layer, t->n_layer, best, n, &c, &ratio, &found);
+    mem_free(best);
+    TRY(st);
     if (!found) {
         fputs("# fixed: no configuration serves every shape and every number of rows\n", t->report);
         return CORUN_OK;

@@ -13,10 +13,9 @@
 #include "ops/ref_mma.h"
 
 enum {
-    KEEP = 40,       /* best of a full cell, for the cells beside it */
-    FINALS = 6,      /* configurations of a set that are timed again */
-    MAX_FULL = 8,    /* full cells of a shape */
-    MAX_SHAPES = 64, /* shapes of one search, for the fixed configuration */
+    KEEP = 40,    /* best of a full cell, for the cells beside it */
+    FINALS = 6,   /* configurations of a set that are timed again */
+    MAX_FULL = 8, /* full cells of a shape */
     SCREEN_LAUNCHES = 8,
     FINAL_LAUNCHES = 64,
     FINAL_REPEATS = 5,
@@ -67,11 +66,6 @@ struct gpu_search {
     int n_full;
     seeds seed[2 * MAX_FULL];
     int n_seed;
-    struct {
-        plan_shape shape;
-        times at256;
-    } done[MAX_SHAPES];
-    int n_done;
     uint64_t compared;
 };
 
@@ -151,7 +145,6 @@ void gpu_search_close(gpu_search *s)
     if (s->begin) cudaEventDestroy(s->begin);
     if (s->end) cudaEventDestroy(s->end);
     for (int i = 0; i < 2; i++) mem_free(s->all[i].at);
-    for (int i = 0; i < s->n_done; i++) mem_free(s->done[i].at256.at);
     for (int i = 0; i < s->n_seed; i++) mem_free(s->seed[i].best.at);
     pool_close(s->threads);
     mem_free(s);
@@ -304,7 +297,7 @@ corun_status gpu_search_shape(gpu_search *s, const plan_shape *shape, int32_t ma
     free_operands(s);
     s->shape = *shape;
     s->max_rows = max_rows;
-    s->n_full = 0;
+    s->n_full = s->turn = 0;
     s->w_bytes = (n * k * 2 + 255) / 256 * 256;
     size_t copies = (rotate_bytes + s->w_bytes - 1) / s->w_bytes;
     s->copies = copies < 2 ? 2 : (int)copies;
@@ -651,16 +644,36 @@ static corun_status time_again(cell *c, times *t)
     return CORUN_OK;
 }
 
-static corun_status time_first_pick(cell *c, double *us)
+/* The library's first pick, run as the set standard runs it. */
+static corun_status time_first_pick(cell *c, search_cell *out)
 {
     cublasLtMatmulHeuristicResult_t r;
-    float t;
-    *us = 0;
+    float us;
     if (algo_picks(c->s->g->lt, &c->problem, GPU_MATMUL_ROOM, &r, 1) < 1) return CORUN_OK;
     const ready first = {r.algo, GPU_MATMUL_ROOM};
-    TRY(time_graph(c, &first, launches_for(c, 300, FINAL_LAUNCHES), FINAL_REPEATS, &t));
-    if (t < 1e29f) *us = t;
+    TRY(time_graph(c, &first, launches_for(c, 300, FINAL_LAUNCHES), FINAL_REPEATS, &us));
+    if (us > 1e29f) return CORUN_OK;
+    out->pick_us = (double)us;
+    if (out->pick_us >= out->standard_us) return CORUN_OK;
+    out->standard_us = out->pick_us;
+    algo_config_of(&r.algo, &out->standard);
     return CORUN_OK;
+}
+
+/* Puts the library's first canonical pick among those that are timed again. */
+static void raise_pick(cell *c)
+{
+    cublasLtMatmulHeuristicResult_t r;
+    plan_config pick;
+    if (c->canonical.n < FINALS || algo_picks(c->s->g->lt, &c->problem, 0, &r, 1) < 1) return;
+    algo_config_of(&r.algo, &pick);
+    for (int i = FINALS; i < c->canonical.n; i++)
+        if (plan_config_equal(&c->canonical.at[i].config, &pick)) {
+            timed t = c->canonical.at[i];
+            c->canonical.at[i] = c->canonical.at[FINALS - 1];
+            c->canonical.at[FINALS - 1] = t;
+            return;
+        }
 }
 
 /* Keeps what later cells and the fixed configuration need of a full cell. */
@@ -678,12 +691,6 @@ static corun_status keep(cell *c)
         const plan_config *config = &c->canonical.at[i].config;
         if (!has(&seed->best, config) && !push(&seed->best, config, 0)) return CORUN_ENOMEM;
     }
-    if (c->problem.rows != 256 || s->shape.out != OPS_BF16 || s->n_done == MAX_SHAPES)
-        return CORUN_OK;
-    times *t = &s->done[s->n_done].at256;
-    s->done[s->n_done++].shape = s->shape;
-    for (int i = 0; i < c->canonical.n; i++)
-        if (!push(t, &c->canonical.at[i].config, c->canonical.at[i].us)) return CORUN_ENOMEM;
     return CORUN_OK;
 }
 
@@ -698,6 +705,7 @@ static corun_status run_cell(cell *c, bool full, search_cell *out)
     TRY(screen_splits(c));
     if (c->standard.n)
         qsort(c->standard.at, (size_t)c->standard.n, sizeof *c->standard.at, by_time);
+    raise_pick(c);
     TRY(time_again(c, &c->canonical));
     TRY(time_again(c, &c->standard));
     for (int i = 0; i < FINALS && i < c->canonical.n; i++)
@@ -713,7 +721,7 @@ static corun_status run_cell(cell *c, bool full, search_cell *out)
         out->standard = c->standard.at[0].config;
         out->standard_us = (double)c->standard.at[0].us;
     }
-    return time_first_pick(c, &out->pick_us);
+    return time_first_pick(c, out);
 }
 
 corun_status gpu_search_cell(gpu_search *s, int32_t rows, bool full, double seconds,
@@ -753,41 +761,68 @@ static bool serves(const gpu_search *s, const plan_shape *shape, const plan_conf
     return true;
 }
 
-/* The mean over the shapes of (time of config / best time); 1e30: not timed on all. */
-static double mean_ratio(const gpu_search *s, const plan_config *config)
+/* The configurations that were best at 256 rows, of this search and of the caller. */
+static corun_status fixed_candidates(const gpu_search *s, const plan_config *extra, int n_extra,
+                                     times *list)
 {
-    double sum = 0;
-    for (int i = 0; i < s->n_done; i++) {
-        const times *t = &s->done[i].at256;
-        double us = 1e30;
-        for (int k = 0; k < t->n; k++)
-            if (plan_config_equal(&t->at[k].config, config)) us = (double)t->at[k].us;
-        if (us > 1e29) return 1e30;
-        sum += us / (double)best_of(t);
-    }
-    return sum / s->n_done;
+    for (int i = 0; i < s->n_seed; i++)
+        for (int k = 0; s->seed[i].rows == 256 && k < s->seed[i].best.n; k++) {
+            const plan_config *c = &s->seed[i].best.at[k].config;
+            if (!has(list, c) && !push(list, c, 0)) return CORUN_ENOMEM;
+        }
+    for (int i = 0; i < n_extra; i++)
+        if (!has(list, &extra[i]) && !push(list, &extra[i], 0)) return CORUN_ENOMEM;
+    return CORUN_OK;
 }
 
-corun_status gpu_search_fixed(gpu_search *s, plan_config *c, double *ratio, bool *found)
+/* Leaves out what does not serve the shape, in bf16 and as a head would be. */
+static void keep_serving(const gpu_search *s, const plan_shape *shape, times *list)
 {
-    *found = false;
-    *ratio = 1e30;
-    if (!s->n_done) return CORUN_OK;
-    for (int i = 0; i < s->done[0].at256.n; i++) {
-        const plan_config *config = &s->done[0].at256.at[i].config;
-        double r = mean_ratio(s, config);
-        bool ok = r < *ratio;
-        for (int k = 0; k < s->n_done && ok; k++) {
-            plan_shape shape = s->done[k].shape;
-            ok = serves(s, &shape, config);
-            shape.out = OPS_F32; /* the head */
-            shape.bias = false;
-            ok = ok && serves(s, &shape, config);
-        }
-        if (!ok) continue;
-        *c = *config;
-        *ratio = r;
-        *found = true;
+    plan_shape head = *shape;
+    int n = 0;
+    head.out = OPS_F32;
+    head.bias = false;
+    for (int i = 0; i < list->n; i++)
+        if (serves(s, shape, &list->at[i].config) && serves(s, &head, &list->at[i].config))
+            list->at[n++] = list->at[i];
+    list->n = n;
+}
+
+/* Adds to each candidate its time on the shape, in units of the best of them. */
+static corun_status time_candidates(gpu_search *s, const plan_shape *shape, times *list)
+{
+    cell c = {.s = s, .floor_us = 10};
+    corun_status st = gpu_search_shape(s, shape, 256);
+    float best = 1e30f;
+    float *us = mem_alloc((size_t)list->n, sizeof *us, "candidates");
+    if (!us) return CORUN_ENOMEM;
+    if (st == CORUN_OK) st = algo_problem_init(&c.problem, shape, 256);
+    if (st == CORUN_OK && shape->bias) st = algo_problem_bias(&c.problem, s->bias);
+    for (int i = 0; i < list->n && st == CORUN_OK; i++) {
+        st = screen(&c, &list->at[i].config, false, &us[i]);
+        if (us[i] < best) best = us[i];
     }
-    return CORUN_OK;
+    for (int i = 0; i < list->n && st == CORUN_OK; i++) list->at[i].us += us[i] / best;
+    mem_free(c.canonical.at);
+    mem_free(us);
+    return st;
+}
+
+corun_status gpu_search_fixed(gpu_search *s, const plan_shape *shapes, int n_shape,
+                              const plan_config *extra, int n_extra, plan_config *c, double *ratio,
+                              bool *found)
+{
+    times list = {0};
+    corun_status st = fixed_candidates(s, extra, n_extra, &list);
+    for (int i = 0; i < n_shape; i++) keep_serving(s, &shapes[i], &list);
+    for (int i = 0; i < n_shape && st == CORUN_OK && list.n; i++)
+        st = time_candidates(s, &shapes[i], &list);
+    *found = st == CORUN_OK && list.n > 0 && n_shape > 0;
+    if (*found) {
+        qsort(list.at, (size_t)list.n, sizeof *list.at, by_time);
+        *c = list.at[0].config;
+        *ratio = (double)list.at[0].us / n_shape;
+    }
+    mem_free(list.at);
+    return st;
 }

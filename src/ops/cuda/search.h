@@ -29,9 +29,13 @@ corun_status gpu_search_shape(gpu_search *s, const plan_shape *shape, int32_t ma
  * elements of their outputs compared; CORUN_EMISMATCH names one with other bits. */
 corun_status gpu_search_cell(gpu_search *s, int32_t rows, bool full, double seconds,
                              search_cell *out);
-/* The one configuration with the shortest times at 256 rows over all shapes that were searched,
- * each relative to its best; *ratio: the mean of those. *found false: none was timed on all. */
-corun_status gpu_search_fixed(gpu_search *s, plan_config *c, double *ratio, bool *found);
+/* The one configuration with the shortest times at 256 rows over these shapes, each time relative
+ * to the best of the candidates; *ratio: the mean of those. Candidates: the best of this search and
+ * those in extra. *found false: none serves every shape at every number of rows. The operands of
+ * the last shape are gone afterwards. */
+corun_status gpu_search_fixed(gpu_search *s, const plan_shape *shapes, int n_shape,
+                              const plan_config *extra, int n_extra, plan_config *c, double *ratio,
+                              bool *found);
 /* Bits that were compared since the search was opened. */
 uint64_t gpu_search_compared(const gpu_search *s);
 
