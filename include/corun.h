@@ -250,6 +250,7 @@ typedef struct corun_stats {
     uint64_t rows_live, rows_dead;       /* of all decode steps */
     uint64_t swaps_out, swaps_in;        /* requests moved */
     uint64_t recomputes;                 /* requests whose pages were dropped and computed again */
+    uint64_t preempted_most;             /* times that one request lost its pages, at most */
     uint64_t prefix_hits, prefix_tokens; /* prompts that reused pages, tokens not computed */
     uint64_t prompt_cuts;                /* chunks that ended inside a prompt */
     uint64_t pages, pages_free, pages_peak, swap_pages, swap_pages_free;

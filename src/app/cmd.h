@@ -76,9 +76,9 @@ int cmd_run(int argc, char **argv);
 int cmd_batch(int argc, char **argv);
 int cmd_merge(int argc, char **argv);
 int cmd_score(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_diff(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
-int cmd_tune(int argc, char **argv);
 
 #endif

@@ -18,8 +18,8 @@ static const struct {
     {"score", cmd_score, "log-probabilities of given texts"},
     {"diff", cmd_diff, "where two result files part"},
     {"replay", cmd_replay, "run rows of a result file again, alone, and compare"},
+    {"verify", cmd_verify, "the promise, tried on a model: recipes under each policy"},
     {"bench", cmd_bench, "times the engine beside its own matrix products"},
-    {"tune", cmd_tune, "plans of the matrix products, searched on this GPU"},
 };
 
 static void help(void)

@@ -1,0 +1,196 @@
+/* verify_batch.c - owns the recipes about who else is in the batch: A to E, I, P. Invariant: what
+ * is compared is the answer beside others with the answer alone. */
+#include "proof/verify_int.h"
+
+static void shuffle(vf *v, size_t *order, size_t n)
+{
+    for (size_t i = 0; i < n; i++) order[i] = i;
+    for (size_t i = n; i > 1; i--) {
+        size_t k = (size_t)vf_rand(v, i), t = order[i - 1];
+        order[i - 1] = order[k];
+        order[k] = t;
+    }
+}
+
+static uint64_t least(uint64_t n, uint64_t want) { return n < want ? 0 : n; }
+
+/* The set in a random order; each answer is compared with its own alone. */
+static corun_status run_set(vf *v, vf_cell *c, size_t n, int32_t max_tokens, vf_when w,
+                            const char *run, corun_stats *s)
+{
+    size_t order[256];
+    vf_job *q;
+    if (!MEM_NEW(q, n)) return CORUN_ENOMEM;
+    shuffle(v, order, n);
+    for (size_t i = 0; i < n; i++) q[i].r = vf_cut(v->set[order[i]].r, max_tokens);
+    corun_status st = vf_run(v->m, &v->eo, q, n, w, s);
+    for (size_t i = 0; i < n && st == CORUN_OK; i++)
+        vf_check(c, &v->set[order[i]], &q[i], true, "%s, request %zu (place %zu)", run, order[i],
+                 i);
+    vf_jobs_free(q, n);
+    mem_free(q);
+    return st;
+}
+
+/* A: a request among many of mixed length, at random places. */
+corun_status vf_needle(vf *v, vf_cell *c)
+{
+    int rounds = v->few ? 1 : 3, counts = 0;
+    uint64_t dead = 0;
+    for (int i = 0; i < rounds; i++) {
+        corun_stats s = {0};
+        char run[32];
+        snprintf(run, sizeof run, "round %d", i);
+        vf_when w = {.group = i == 0 ? 0 : (size_t)(1 + 5 * i)};
+        TRY(run_set(v, c, v->n_set, v->n_new, w, run, &s));
+        int n = vf_live_counts(&s);
+        counts = n > counts ? n : counts;
+        dead += s.rows_dead;
+    }
+    vf_note(c, "%zu rows, up to %d tokens, %d rounds, %d live-row counts", v->n_set, v->n_new,
+            rounds, counts);
+    vf_need(c, least((uint64_t)counts, 3), "3 live-row counts");
+    if (v->p->policy == CORUN_POLICY_CORUN) {
+        vf_note(c, ", %llu dead rows", (unsigned long long)dead);
+        vf_need(c, dead, "dead rows");
+    }
+    return CORUN_OK;
+}
+
+/* B: a neighbour's length from 1 to the maximum. */
+corun_status vf_lengths(vf *v, vf_cell *c)
+{
+    int32_t p = v->eo.page_tokens;
+    const int32_t all[] = {1, p - 1, p, p + 1, 127, 129, 511, 513, 2048, 4097};
+    const int32_t quick[] = {1, p, p + 1, 511};
+    bool few = v->few;
+    size_t n = few ? sizeof quick / sizeof *quick : sizeof all / sizeof *all, beside = 0;
+    int32_t cut = few ? 16 : 100;
+    vf_note(c, "%d tokens beside a neighbour of length", cut);
+    for (size_t i = 0; i < n; i++) {
+        int32_t len = few ? quick[i] : all[i], *t;
+        if (len + cut + 8 > v->info.n_ctx) continue;
+        TRY(vf_words(v, 2000 + i, (size_t)len, &t));
+        vf_job q[2] = {{.r = vf_request(v, t, (size_t)len, cut + 8, 3000 + i)},
+                       {.r = vf_cut(v->set[v->needle].r, cut)}};
+        corun_stats s = {0};
+        corun_status st = vf_run(v->m, &v->eo, q, 2, (vf_when){0}, &s);
+        if (st == CORUN_OK)
+            vf_check(c, &v->set[v->needle], &q[1], true, "beside length %d, the needle", len);
+        vf_jobs_free(q, 2);
+        if (st != CORUN_OK) return st;
+        beside += (s.live_rows_seen[0] & 2) != 0;
+        vf_note(c, " %d", len);
+    }
+    vf_need(c, beside, "a step with both rows");
+    return CORUN_OK;
+}
+
+/* C: neighbours that crowd one expert. */
+corun_status vf_experts(vf *v, vf_cell *c)
+{
+    (void)v;
+    vf_na(c, "a dense model has no experts");
+    return CORUN_OK;
+}
+
+/* D: neighbours that drive activations and logits to extremes: one token over and over (the start
+ * token among them), the largest biases, the hottest and coldest sampling. */
+corun_status vf_extremes(vf *v, vf_cell *c)
+{
+    enum { N = 5, LEN = 64 };
+    int32_t id[4] = {v->info.bos >= 0 ? v->info.bos : 0, v->info.eos >= 0 ? v->info.eos : 1, 0,
+                     v->info.n_token - 1};
+    const float bias[2] = {100, -100};
+    int32_t cut = v->few ? 32 : 128;
+    vf_job q[N] = {{.r = vf_cut(v->set[v->needle].r, cut)}};
+    for (int i = 1; i < N; i++) {
+        int32_t *t;
+        TRY(vf_tokens_new(v, LEN, &t));
+        for (int k = 0; k < LEN; k++) t[k] = id[i - 1];
+        q[i].r = vf_request(v, t, LEN, cut, 50);
+        q[i].r.sampling.temperature = i % 2 ? 2 : 0;
+        q[i].r.sampling.bias_id = id + 2;
+        q[i].r.sampling.bias = bias;
+        q[i].r.sampling.n_bias = id[2] != id[3] ? 2 : 1;
+    }
+    corun_stats s = {0};
+    corun_status st = vf_run(v->m, &v->eo, q, N, (vf_when){0}, &s);
+    if (st == CORUN_OK) vf_check(c, &v->set[v->needle], &q[0], true, "the needle");
+    vf_jobs_free(q, N);
+    vf_note(c,
+            "%d neighbours of one token each, biases of 100, temperatures 0 and 2; no "
+            "per-tensor scale exists at bf16",
+            N - 1);
+    vf_need(c, s.live_rows_seen[0] & ~1ull, "a step with neighbours");
+    return st;
+}
+
+/* E: every concurrency, arrivals shuffled, requests join and leave. */
+corun_status vf_concurrency(vf *v, vf_cell *c)
+{
+    int32_t cut = v->few ? 12 : 64;
+    corun_stats s = {0};
+    uint64_t seen[8] = {0};
+    size_t top = (size_t)v->eo.n_slot, first = v->few ? 2 : 1;
+    vf_note(c, "%zu requests, at most", v->n_set);
+    for (size_t n = first;; n = n * 2 < top ? n * 2 : top) {
+        char run[32];
+        snprintf(run, sizeof run, "%zu at a time", n);
+        TRY(run_set(v, c, v->n_set, cut, (vf_when){.alive = n}, run, &s));
+        for (int i = 0; i < 8; i++) seen[i] |= s.live_rows_seen[i];
+        vf_note(c, " %zu", n);
+        if (n >= top) break;
+    }
+    for (int i = 0; i < 8; i++) s.live_rows_seen[i] = seen[i];
+    vf_note(c, " at a time, order shuffled, %d live-row counts", vf_live_counts(&s));
+    vf_need(c, least((uint64_t)vf_live_counts(&s), top < 3 ? top : 3), "3 live-row counts");
+    return CORUN_OK;
+}
+
+/* I: rows with a seed beside rows without one, greedy, top-k and min-p rows. The engine always has
+ * a seed: a row "without" gets another one each round. */
+corun_status vf_kinds(vf *v, vf_cell *c)
+{
+    enum { N = 6 };
+    int32_t cut = v->few ? 24 : 128;
+    size_t n = v->n_set < N ? v->n_set : N;
+    corun_stats s = {0};
+    for (int round = 0; round < 2; round++) {
+        vf_job q[N + 2] = {{{0}}};
+        for (size_t i = 0; i < n; i++) q[i].r = vf_cut(v->set[i].r, cut);
+        for (size_t i = n; i < n + 2; i++) {
+            q[i].r = vf_cut(v->set[v->needle].r, cut);
+            q[i].r.sampling.seed = vf_rand(v, 1ull << 53);
+            if (i == n) q[i].r.sampling.top_k = 5;
+        }
+        corun_status st = vf_run(v->m, &v->eo, q, n + 2, (vf_when){0}, &s);
+        for (size_t i = 0; i < n && st == CORUN_OK; i++)
+            vf_check(c, &v->set[i], &q[i], true, "round %d, request %zu", round, i);
+        vf_jobs_free(q, n + 2);
+        if (st != CORUN_OK) return st;
+    }
+    vf_note(c,
+            "%zu seeded rows (greedy, top-k, min-p, penalties) beside 2 of other seeds, twice; "
+            "%d live-row counts",
+            n, vf_live_counts(&s));
+    vf_need(c, s.live_rows_seen[0] & ~1ull, "a step with neighbours");
+    return CORUN_OK;
+}
+
+/* P: four identical rows. */
+corun_status vf_rows(vf *v, vf_cell *c)
+{
+    enum { N = 4 };
+    int32_t cut = v->few ? 32 : v->n_new;
+    vf_job q[N] = {{{0}}};
+    for (int i = 0; i < N; i++) q[i].r = vf_cut(v->set[v->needle].r, cut);
+    corun_stats s = {0};
+    corun_status st = vf_run(v->m, &v->eo, q, N, (vf_when){0}, &s);
+    for (int i = 0; i < N && st == CORUN_OK; i++)
+        vf_check(c, &v->set[v->needle], &q[i], true, "row %d", i);
+    vf_jobs_free(q, N);
+    vf_note(c, "%d identical rows of %d tokens", N, cut);
+    vf_need(c, s.live_rows_seen[0] & 8, "a step with 4 live rows");
+    return st;
+}
