@@ -393,7 +393,7 @@ def waiting_batch(corun, out):
     """A batch that has started and waits for lines."""
     p = corun.start("batch", "-m", "fake:phase", "-i", "-", "-o", out, "-q", stdin=-1, stderr=-1)
     for _ in range(600):
-        if (corun.folder / f".{out}.corun-part").exists():
+        if (corun.folder / f"{out}.corun-journal").exists():
             return p
         time.sleep(0.05)
     raise AssertionError("the batch did not start")
@@ -427,7 +427,7 @@ def test_killed(corun):
     p.kill()
     p.wait(60)
     p.stdin.close()
-    assert os.listdir(corun.folder) == [".out.jsonl.corun-part"]
+    assert os.listdir(corun.folder) == ["out.jsonl.corun-journal"]
     corun.batch(mixed(3))
     assert sorted(os.listdir(corun.folder)) == ["in.jsonl", "out.jsonl"]
 
@@ -603,7 +603,7 @@ def test_ignored_signals(corun):
     """What nohup ignores stays ignored."""
     p = corun.start("batch", "-m", "fake:phase", "-i", "-", "-o", "out.jsonl", "-q", stdin=-1,
                     preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    while not (corun.folder / ".out.jsonl.corun-part").exists():
+    while not (corun.folder / "out.jsonl.corun-journal").exists():
         time.sleep(0.05)
     time.sleep(0.3)
     p.send_signal(signal.SIGHUP)

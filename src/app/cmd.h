@@ -67,7 +67,8 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
 corun_status cmd_reopen_engine(cmd_session *s, const cmd_engine_args *a);
 void cmd_close(cmd_session *s);
 
-/* From the first call on SIGINT, SIGTERM and SIGHUP are only noted. */
+/* From the first call on the first SIGINT, SIGTERM or SIGHUP is only noted; a second one ends the
+ * process at once. */
 void cmd_signals_install(void);
 int cmd_signal(void); /* the signal that came, 0: none */
 

@@ -12,7 +12,7 @@
 typedef struct batch_args {
     cmd_engine_args e;
     const char *in, *out, *shard, *arrival, *metrics;
-    bool check, strict, quiet, help;
+    bool check, strict, quiet, restart, help;
     uint64_t shard_i, shard_n;
     pump_arrival when;
 } batch_args;
@@ -20,7 +20,8 @@ typedef struct batch_args {
 typedef struct batch {
     cmd_session s;
     lines *in;
-    sink *out, *metrics;
+    results out;
+    place metrics_at; /* path NULL: no metrics */
     report report;
 } batch;
 
@@ -54,6 +55,8 @@ static corun_status read_args(batch_args *a, int argc, char **argv)
          "refuse requests for another model"},
         {"arrival", 0, ARG_TEXT, &a->arrival, "WHEN",
          "lines submitted before each step: all, a number, or seed:S (0 to 8 each)"},
+        {"restart", 0, ARG_FLAG, &a->restart, NULL,
+         "throw away the rows that an earlier, unfinished run has kept"},
         {"quiet", 'q', ARG_FLAG, &a->quiet, NULL, "no progress"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
         CMD_ENGINE_SPECS(&a->e),
@@ -68,6 +71,7 @@ static corun_status read_args(batch_args *a, int argc, char **argv)
         puts("corun batch -m MODEL -i IN.jsonl -o OUT.jsonl [options]\n\n"
              "Runs an OpenAI batch file. The row of a request does not depend on the other "
              "requests.\n"
+             "A run that was ended goes on when the same command is given again.\n"
              "docs/batch.md lists the fields.");
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;
@@ -78,22 +82,30 @@ static corun_status read_args(batch_args *a, int argc, char **argv)
     return pump_arrival_parse(a->arrival, &a->when);
 }
 
+/* What moves bytes of rows and is not part of the numeric identity. */
+static json_t *options_of(const batch_args *a)
+{
+    return json_pack("{s:I, s:I, s:s?}", "shard", (json_int_t)a->shard_i, "shards",
+                     (json_int_t)a->shard_n, "served_model_name", a->e.served_name);
+}
+
 static corun_status open_files(batch *b, const batch_args *a)
 {
     TRY(lines_open(&b->in, a->in, JOB_MAX_LINE));
-    if (!a->check) TRY(sink_open(&b->out, a->out, &a->in, 1));
     if (a->metrics) {
-        const char *const taken[] = {a->in};
         if (a->out && strcmp(a->metrics, a->out) == 0)
             FAIL(CORUN_EINVAL, "--metrics %s and -o %s write to one place", a->metrics, a->out);
-        TRY(sink_open(&b->metrics, a->metrics, taken, 1));
+        TRY(place_find(&b->metrics_at, a->metrics, &a->in, 1));
     }
-    return CORUN_OK;
+    b->out.quiet = a->quiet;
+    if (a->check) return lines_survey(a->in, &b->out.input);
+    return results_open(&b->out, a->out, a->in, options_of(a), "batch", a->restart);
 }
 
-static corun_status write_metrics(batch *b)
+static corun_status write_metrics(batch *b, const batch_args *a)
 {
-    if (!b->metrics) return CORUN_OK;
+    if (!a->metrics) return CORUN_OK;
+    sink *to = NULL;
     corun_stats stats = {0};
     char hex[33], json[16384];
     size_t n = 0;
@@ -104,8 +116,10 @@ static corun_status write_metrics(batch *b)
     buf text;
     buf_init(&text, (size_t)64 << 20);
     corun_status st = report_metrics(&b->report, &stats, n ? json : NULL, n, &text);
-    if (st == CORUN_OK) st = sink_put(b->metrics, text.data, text.len);
-    if (st == CORUN_OK) st = sink_commit(b->metrics);
+    if (st == CORUN_OK) st = sink_open(&to, &b->metrics_at);
+    if (st == CORUN_OK) st = sink_put(to, text.data, text.len);
+    if (st == CORUN_OK) st = sink_commit(to);
+    sink_close(to);
     buf_free(&text);
     return st;
 }
@@ -114,14 +128,14 @@ static corun_status run(batch *b, const batch_args *a)
 {
     TRY(open_files(b, a));
     TRY(cmd_open(&b->s, &a->e, !a->check));
-    if (lines_count(a->in, &b->report.n_total))
-        b->report.n_total = (b->report.n_total + a->shard_n - 1 - a->shard_i) / a->shard_n;
+    if (!a->check) TRY(results_begin(&b->out, &b->s));
+    b->report.n_total = (b->out.input.n + a->shard_n - 1 - a->shard_i) / a->shard_n;
     report_ready(&b->report);
     pump p = {.kind = {openai_open, openai_prepare, openai_write},
               .model = &b->s.facts,
               .engine = b->s.engine,
               .in = b->in,
-              .out = b->out,
+              .out = a->check ? NULL : &b->out,
               .report = &b->report,
               .arrival = a->when,
               .shard = a->shard_i,
@@ -131,8 +145,11 @@ static corun_status run(batch *b, const batch_args *a)
     TRY(pump_run(&p));
     if (cmd_signal()) return CORUN_OK;
     report_end(&b->report);
-    if (b->out) TRY(sink_commit(b->out));
-    return write_metrics(b);
+    if (!a->check) {
+        TRY(results_end(&b->out, b->in, b->report.n_ok + b->report.n_error, cmd_signal));
+        if (!b->out.done) return CORUN_OK;
+    }
+    return write_metrics(b, a);
 }
 
 int cmd_batch(int argc, char **argv)
@@ -145,15 +162,10 @@ int cmd_batch(int argc, char **argv)
     cmd_signals_install();
     report_init(&b.report, a.quiet);
     st = run(&b, &a);
-    int code = st != CORUN_OK && !cmd_signal() ? cmd_fail(st) : CMD_OK;
+    int code = cmd_close_results(&b.out, st);
     if (st == CORUN_OK && b.report.n_error && a.check) code = CMD_BAD;
-    if (st == CORUN_OK && b.report.n_error && a.strict && !a.check) code = CMD_ROWS;
-    if (cmd_signal()) {
-        fprintf(stderr, "corun: ended by signal %d, no output is written\n", cmd_signal());
-        code = CMD_SIGNAL + cmd_signal();
-    }
-    sink_close(b.out);
-    sink_close(b.metrics);
+    if (code == CMD_OK && b.report.n_error && a.strict && !a.check) code = CMD_ROWS;
+    place_free(&b.metrics_at);
     lines_close(b.in);
     cmd_close(&b.s);
     report_free(&b.report);

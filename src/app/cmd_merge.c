@@ -5,6 +5,7 @@
 
 #include "app/cmd.h"
 #include "app/lines.h"
+#include "app/sink.h"
 
 #define MAX_SHARD 4096
 
@@ -12,6 +13,7 @@ typedef struct merge {
     const char *pos[MAX_SHARD];
     size_t n;
     lines *in[MAX_SHARD];
+    place at;
     sink *out;
     buf line;
     char fingerprint[64]; /* of the first answered row */
@@ -61,7 +63,8 @@ static corun_status take_row(merge *m, size_t shard, bool *end)
 static corun_status run(merge *m, const char *out)
 {
     for (size_t i = 0; i < m->n; i++) TRY(lines_open(&m->in[i], m->pos[i], JOB_MAX_ROW));
-    TRY(sink_open(&m->out, out, m->pos, m->n));
+    TRY(place_find(&m->at, out, m->pos, m->n));
+    TRY(sink_open(&m->out, &m->at));
     for (size_t i = 0, ended = m->n; !cmd_signal(); i = (i + 1) % m->n) {
         bool end;
         if (i == ended) break; /* every shard after the first ended one has ended too */
@@ -113,6 +116,7 @@ int cmd_merge(int argc, char **argv)
         code = cmd_signal() ? CMD_SIGNAL + cmd_signal() : st != CORUN_OK ? cmd_fail(st) : CMD_OK;
     }
     sink_close(m->out);
+    place_free(&m->at);
     for (size_t i = 0; i < m->n; i++) lines_close(m->in[i]);
     buf_free(&m->line);
     mem_free(m);

@@ -10,7 +10,7 @@ typedef struct score_args {
     cmd_engine_args e;
     const char *in, *out;
     int32_t top;
-    bool text, strict, quiet, help;
+    bool text, strict, quiet, restart, help;
 } score_args;
 
 static corun_status read_args(score_args *a, int argc, char **argv)
@@ -23,6 +23,8 @@ static corun_status read_args(score_args *a, int argc, char **argv)
         {"text", 0, ARG_FLAG, &a->text, NULL, "each line is itself the text"},
         {"top", 0, ARG_INT, &a->top, "K", "also the K likeliest tokens, 0 to 20"},
         {"strict", 0, ARG_FLAG, &a->strict, NULL, "exit code 3 when there are error rows"},
+        {"restart", 0, ARG_FLAG, &a->restart, NULL,
+         "throw away the rows that an earlier, unfinished run has kept"},
         {"quiet", 'q', ARG_FLAG, &a->quiet, NULL, "no progress"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
         CMD_ENGINE_SPECS(&a->e),
@@ -42,19 +44,22 @@ static corun_status read_args(score_args *a, int argc, char **argv)
     return CORUN_OK;
 }
 
-static corun_status run(const score_args *a, cmd_session *s, lines **in, sink **out, report *r)
+static corun_status run(const score_args *a, cmd_session *s, lines **in, results *out, report *r)
 {
+    json_t *options = json_pack("{s:i, s:b}", "top", a->top, "text", a->text);
     TRY(lines_open(in, a->in, JOB_MAX_LINE));
-    TRY(sink_open(out, a->out, &a->in, 1));
+    out->quiet = a->quiet;
+    TRY(results_open(out, a->out, a->in, options, "score", a->restart));
     TRY(cmd_open(s, &a->e, true));
+    TRY(results_begin(out, s));
     s->facts.defaults.prompt_logprobs = a->top;
-    lines_count(a->in, &r->n_total);
+    r->n_total = out->input.n;
     report_ready(r);
     pump p = {.kind = {a->text ? score_open_text : score_open, score_prepare, score_write},
               .model = &s->facts,
               .engine = s->engine,
               .in = *in,
-              .out = *out,
+              .out = out,
               .report = r,
               .n_shard = 1,
               .window = PUMP_WINDOW(a->e.slots),
@@ -62,7 +67,7 @@ static corun_status run(const score_args *a, cmd_session *s, lines **in, sink **
     TRY(pump_run(&p));
     if (cmd_signal()) return CORUN_OK;
     report_end(r);
-    return sink_commit(*out);
+    return results_end(out, *in, r->n_ok + r->n_error, cmd_signal);
 }
 
 int cmd_score(int argc, char **argv)
@@ -70,7 +75,7 @@ int cmd_score(int argc, char **argv)
     score_args a = {0};
     cmd_session s = {0};
     lines *in = NULL;
-    sink *out = NULL;
+    results out = {0};
     report r;
     corun_status st = read_args(&a, argc, argv);
     if (st != CORUN_OK) return cmd_usage("score", "%s", corun_last_error());
@@ -78,10 +83,8 @@ int cmd_score(int argc, char **argv)
     cmd_signals_install();
     report_init(&r, a.quiet);
     st = run(&a, &s, &in, &out, &r);
-    int code = st != CORUN_OK && !cmd_signal() ? cmd_fail(st) : CMD_OK;
-    if (st == CORUN_OK && r.n_error && a.strict) code = CMD_ROWS;
-    if (cmd_signal()) code = CMD_SIGNAL + cmd_signal();
-    sink_close(out);
+    int code = cmd_close_results(&out, st);
+    if (code == CMD_OK && r.n_error && a.strict) code = CMD_ROWS;
     lines_close(in);
     cmd_close(&s);
     report_free(&r);

@@ -73,6 +73,16 @@ void job_fail(job *j, int http, const char *param, const char *fmt, ...)
     j->message = mem_dup(text, strlen(text), "error message");
 }
 
+corun_status job_restore(job *j, int http, const char *message, size_t len)
+{
+    job_release(j);
+    mem_free(j->message);
+    j->message = NULL;
+    j->http = http;
+    if (len && !(j->message = mem_dup(message, len, "error message"))) return CORUN_ENOMEM;
+    return CORUN_OK;
+}
+
 void *job_keep(job *j, void *p)
 {
     if (!p) return NULL;

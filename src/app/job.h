@@ -98,6 +98,9 @@ void job_release(job *j);
 /* Makes the job end with an error row. The first call wins. */
 void job_fail(job *j, int http, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Makes the job one whose row an earlier run has written: all that is left is what its report
+ * needs. */
+corun_status job_restore(job *j, int http, const char *message, size_t len);
 /* Keeps memory for the job's life. NULL: no memory, text set. */
 void *job_keep(job *j, void *p);
 /* The tokens of a text. *ids is new memory. */

@@ -1,25 +1,33 @@
-/* lines.c - owns the files of a batch. Invariant: the output's place holds what it held before,
- * or the complete new file. */
+/* lines.c - owns the reading of inputs. Invariant: every byte of the input is part of a line or
+ * named in an error. */
 #include "app/lines.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
-/* ---- input ------------------------------------------------------------------------------- */
+enum { BLOCK = 65536 };
 
 struct lines {
-    gzFile gz;
+    int fd;
     char *path;
     size_t max_line;
     uint64_t no;
-    char block[65536];
+    digest_stream *text; /* of what lines were made of */
+
+    unsigned char raw[BLOCK]; /* as read from the file */
+    size_t raw_at, raw_n;
+    uint64_t raw_base; /* place in the file of raw[0] */
+    bool raw_end;
+
+    z_stream z;
+    enum { START, PLAIN, MEMBER, BETWEEN } form; /* BETWEEN: after a member of a gzip file */
+
+    char block[BLOCK]; /* text */
     size_t at, n;
     bool end;
 };
@@ -39,11 +47,12 @@ corun_status lines_open(lines **out, const char *path, size_t max_line)
         close(fd);
         return CORUN_ENOMEM;
     }
+    l->fd = fd;
     l->max_line = max_line;
     l->path = mem_dup(std ? "standard input" : path, strlen(std ? "standard input" : path), "path");
-    l->gz = gzdopen(fd, "rb");
-    if (!l->gz) close(fd);
-    if (!l->path || !l->gz) {
+    l->text = digest_open();
+    bool z = inflateInit2(&l->z, 15 + 16) == Z_OK; /* a gzip member */
+    if (!l->path || !l->text || !z) {
         lines_close(l);
         FAIL(CORUN_ENOMEM, "%s: no memory to read it", path);
     }
@@ -54,29 +63,95 @@ corun_status lines_open(lines **out, const char *path, size_t max_line)
 void lines_close(lines *l)
 {
     if (!l) return;
-    if (l->gz) gzclose(l->gz);
+    inflateEnd(&l->z);
+    digest_close(l->text);
     mem_free(l->path);
+    close(l->fd);
     mem_free(l);
 }
 
-static corun_status fill(lines *l)
+/* More bytes of the file behind those that are not used yet. */
+static corun_status fill_raw(lines *l)
 {
-    int n = gzread(l->gz, l->block, sizeof l->block);
-    int zerr = Z_OK;
-    const char *text = gzerror(l->gz, &zerr);
-    if (n < 0 && zerr == Z_ERRNO) FAIL(CORUN_EIO, "%s: %s", l->path, strerror(errno));
-    if (n < 0 || (n == 0 && zerr != Z_OK && zerr != Z_STREAM_END))
-        FAIL(CORUN_EFORMAT, "%s: not a whole gzip file: %s", l->path, text);
-    l->at = 0;
-    l->n = (size_t)n;
-    l->end = n == 0;
+    size_t left = l->raw_n - l->raw_at;
+    memmove(l->raw, l->raw + l->raw_at, left);
+    l->raw_base += l->raw_at;
+    l->raw_at = 0;
+    l->raw_n = left;
+    ssize_t n = read(l->fd, l->raw + left, BLOCK - left);
+    if (n < 0) FAIL(CORUN_EIO, "%s: %s", l->path, strerror(errno));
+    l->raw_n += (size_t)n;
+    l->raw_end = n == 0;
     return CORUN_OK;
 }
 
-static bool blank(const buf *line)
+static corun_status inflate_some(lines *l)
 {
-    for (size_t i = 0; i < line->len; i++)
-        if (!strchr(" \t\r\v\f", line->data[i]) || !line->data[i]) return false;
+    l->z.next_in = l->raw + l->raw_at;
+    l->z.avail_in = (unsigned)(l->raw_n - l->raw_at);
+    l->z.next_out = (unsigned char *)l->block;
+    l->z.avail_out = BLOCK;
+    int zerr = inflate(&l->z, Z_NO_FLUSH);
+    l->raw_at = l->raw_n - l->z.avail_in;
+    l->n = BLOCK - l->z.avail_out;
+    if (zerr == Z_STREAM_END) {
+        l->form = BETWEEN;
+        if (inflateReset(&l->z) != Z_OK) FAIL(CORUN_EINTERNAL, "%s: zlib state", l->path);
+    } else if (zerr == Z_MEM_ERROR) {
+        FAIL(CORUN_ENOMEM, "%s: no memory to read it", l->path);
+    } else if (zerr != Z_OK && zerr != Z_BUF_ERROR) {
+        FAIL(CORUN_EFORMAT, "%s: byte %llu: not a whole gzip file: %s", l->path,
+             (unsigned long long)(l->raw_base + l->raw_at), l->z.msg ? l->z.msg : "bad data");
+    }
+    return CORUN_OK;
+}
+
+/* What the next bytes are: a gzip member, text, or neither. */
+static corun_status recognise(lines *l)
+{
+    bool magic =
+        l->raw_n - l->raw_at >= 2 && l->raw[l->raw_at] == 0x1f && l->raw[l->raw_at + 1] == 0x8b;
+    if (!magic && l->form == BETWEEN)
+        FAIL(CORUN_EFORMAT, "%s: byte %llu: not gzip, after the end of a gzip member", l->path,
+             (unsigned long long)(l->raw_base + l->raw_at));
+    l->form = magic ? MEMBER : PLAIN;
+    return CORUN_OK;
+}
+
+/* The next block of text. */
+static corun_status fill(lines *l)
+{
+    l->at = l->n = 0;
+    while (l->n == 0) {
+        size_t left = l->raw_n - l->raw_at;
+        bool deciding = l->form == START || l->form == BETWEEN;
+        if (left < (deciding ? 2u : 1u) && !l->raw_end) {
+            TRY(fill_raw(l));
+            continue;
+        }
+        if (left == 0) {
+            if (l->form == MEMBER)
+                FAIL(CORUN_EFORMAT, "%s: not a whole gzip file: it ends inside a member", l->path);
+            l->end = true;
+            return CORUN_OK;
+        }
+        if (deciding) {
+            TRY(recognise(l));
+        } else if (l->form == MEMBER) {
+            TRY(inflate_some(l));
+        } else {
+            memcpy(l->block, l->raw + l->raw_at, left);
+            l->n = left;
+            l->raw_at = l->raw_n;
+        }
+    }
+    return CORUN_OK;
+}
+
+static bool blank(const char *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (!strchr(" \t\r\v\f", data[i]) || !data[i]) return false;
     return true;
 }
 
@@ -96,7 +171,9 @@ static corun_status one_line(lines *l, buf *line, lines_kind *kind, bool *any)
         if (len > room) *kind = LINES_LONG;
         buf_put(line, from, len < room ? len : room);
         TRY(buf_status(line));
-        l->at += len + (lf != NULL);
+        len += lf != NULL;
+        digest_add(l->text, from, len);
+        l->at += len;
         if (lf) return CORUN_OK;
     }
 }
@@ -111,207 +188,38 @@ corun_status lines_next(lines *l, buf *line, uint64_t *no, lines_kind *kind)
             return CORUN_OK;
         }
         l->no++;
-    } while (*kind == LINES_LINE && blank(line));
+    } while (*kind == LINES_LINE && blank(line->data, line->len));
     *no = l->no;
     return CORUN_OK;
 }
 
-bool lines_count(const char *path, uint64_t *n)
+digest lines_digest(const lines *l) { return digest_value(l->text); }
+
+corun_status lines_survey(const char *path, lines_shape *out)
 {
     struct stat sb;
-    *n = 0;
-    if (strcmp(path, "-") == 0 || stat(path, &sb) != 0 || !S_ISREG(sb.st_mode)) return false;
-    gzFile gz = gzopen(path, "rb");
-    if (!gz) return false;
-    char block[65536];
-    int got;
-    bool filled = false;
-    while ((got = gzread(gz, block, sizeof block)) > 0) {
-        for (int i = 0; i < got; i++) {
-            if (block[i] == '\n') {
-                *n += filled;
-                filled = false;
-            } else if (!strchr(" \t\r\v\f", block[i]) || !block[i]) {
-                filled = true;
-            }
-        }
-    }
-    *n += filled;
-    gzclose(gz);
-    return got == 0;
-}
-
-/* ---- output ------------------------------------------------------------------------------ */
-
-struct sink {
-    int fd;
-    gzFile gz;
-    char *path, *temp, *folder; /* NULL: standard output */
-    bool done;
-    buf held;
-};
-
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
-
-/* The place that path means (a link's target), its folder and the temporary name. */
-static corun_status name_places(sink *s, const char *path, const char *const *input, size_t n)
-{
-    struct stat sb, in;
-    if (stat(path, &sb) == 0) {
-        if (!S_ISREG(sb.st_mode))
-            FAIL(CORUN_EINVAL, "%s: not a regular file (\"-\" is standard output)", path);
-        for (size_t i = 0; i < n; i++)
-            if (strcmp(input[i], "-") != 0 && stat(input[i], &in) == 0 && same_file(&sb, &in))
-                FAIL(CORUN_EINVAL, "%s: the output is also an input", path);
-        char *real = realpath(path, NULL);
-        if (!real) FAIL(CORUN_EINVAL, "%s: %s", path, strerror(errno));
-        s->path = mem_dup(real, strlen(real), "path");
-        free(real);
-    } else {
-        s->path = mem_dup(path, strlen(path), "path");
-    }
-    if (!s->path) return CORUN_ENOMEM;
-    const char *slash = strrchr(s->path, '/'), *name = slash ? slash + 1 : s->path;
-    if (!*name) FAIL(CORUN_EINVAL, "%s: names no file", path);
-    size_t dir = (size_t)(name - s->path);
-    s->folder = dir ? mem_dup(s->path, dir, "path") : mem_dup(".", 1, "path");
-    buf b;
-    buf_init(&b, 1 << 20);
-    buf_put(&b, s->path, dir);
-    buf_printf(&b, ".%s.corun-part", name);
-    if (buf_status(&b) == CORUN_OK) s->temp = mem_dup(b.data, b.len, "path");
-    buf_free(&b);
-    return s->folder && s->temp ? CORUN_OK : CORUN_ENOMEM;
-}
-
-/* Opens and locks the temporary file. One that a killed process left is taken over. */
-static corun_status open_temp(sink *s)
-{
-    for (int attempt = 0; attempt < 10; attempt++) {
-        s->fd = open(s->temp, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (s->fd < 0)
-            FAIL(errno == ENOSPC || errno == EIO ? CORUN_EIO : CORUN_EINVAL,
-                 "%s: cannot write beside it: %s", s->path, strerror(errno));
-        struct stat here, there;
-        if (flock(s->fd, LOCK_EX | LOCK_NB) != 0) {
-            close(s->fd);
-            s->fd = -1;
-            FAIL(CORUN_EINVAL, "%s: another process is writing it (%s is locked)", s->path,
-                 s->temp);
-        }
-        if (fstat(s->fd, &here) == 0 && stat(s->temp, &there) == 0 && same_file(&here, &there)) {
-            if (ftruncate(s->fd, 0) != 0) FAIL(CORUN_EIO, "%s: %s", s->temp, strerror(errno));
-            if (stat(s->path, &there) == 0 && fchmod(s->fd, there.st_mode & 0777) != 0)
-                FAIL(CORUN_EIO, "%s: %s", s->temp, strerror(errno));
-            return CORUN_OK;
-        }
-        close(s->fd); /* renamed away by its owner between open and lock */
-        s->fd = -1;
-    }
-    FAIL(CORUN_EINVAL, "%s: other processes keep writing it", s->path);
-}
-
-static bool ends_in_gz(const char *path)
-{
-    size_t len = strlen(path);
-    return len > 3 && strcmp(path + len - 3, ".gz") == 0;
-}
-
-corun_status sink_open(sink **out, const char *path, const char *const *input, size_t n_input)
-{
-    sink *s;
-    if (!MEM_NEW(s, 1)) return CORUN_ENOMEM;
-    s->fd = -1;
-    buf_init(&s->held, (size_t)1 << 30);
+    lines *l;
+    *out = (lines_shape){0};
+    if (strcmp(path, "-") == 0 || stat(path, &sb) != 0 || !S_ISREG(sb.st_mode)) return CORUN_OK;
+    TRY(lines_open(&l, path, 0));
     corun_status st = CORUN_OK;
-    if (strcmp(path, "-") == 0) {
-        s->fd = dup(STDOUT_FILENO);
-        if (s->fd < 0) st = err_set(CORUN_EIO, "standard output: %s", strerror(errno));
-    } else {
-        st = name_places(s, path, input, n_input);
-        if (st == CORUN_OK) st = open_temp(s);
-    }
-    if (st == CORUN_OK && ends_in_gz(path)) {
-        int fd = dup(s->fd);
-        s->gz = fd < 0 ? NULL : gzdopen(fd, "wb6");
-        if (!s->gz) {
-            if (fd >= 0) close(fd);
-            st = err_set(CORUN_ENOMEM, "%s: no memory to compress", path);
+    bool filled = false;
+    while ((st = fill(l)) == CORUN_OK && !l->end) {
+        digest_add(l->text, l->block, l->n);
+        out->bytes += l->n;
+        for (size_t i = 0, len; i < l->n; i += len) {
+            const char *lf = memchr(l->block + i, '\n', l->n - i);
+            len = lf ? (size_t)(lf - l->block) - i : l->n - i;
+            filled = filled || !blank(l->block + i, len);
+            if (!lf) continue;
+            out->n += filled;
+            filled = false;
+            len++;
         }
     }
-    if (st != CORUN_OK) {
-        sink_close(s);
-        return st;
-    }
-    *out = s;
-    return CORUN_OK;
-}
-
-static corun_status flush(sink *s)
-{
-    const char *name = s->path ? s->path : "standard output";
-    size_t at = 0;
-    while (at < s->held.len) {
-        size_t left = s->held.len - at;
-        if (s->gz) {
-            int n = gzwrite(s->gz, s->held.data + at, (unsigned)(left < 1 << 20 ? left : 1 << 20));
-            if (n <= 0) FAIL(CORUN_EIO, "%s: %s", name, strerror(errno));
-            at += (size_t)n;
-            continue;
-        }
-        ssize_t n = write(s->fd, s->held.data + at, left);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) FAIL(CORUN_EIO, "%s: %s", name, strerror(errno));
-        at += (size_t)n;
-    }
-    buf_reset(&s->held);
-    return CORUN_OK;
-}
-
-corun_status sink_put(sink *s, const char *data, size_t len)
-{
-    buf_put(&s->held, data, len);
-    TRY(buf_status(&s->held));
-    return !s->path || s->held.len >= 1 << 18 ? flush(s) : CORUN_OK;
-}
-
-corun_status sink_commit(sink *s)
-{
-    TRY(flush(s));
-    if (s->gz) {
-        int zerr = gzclose(s->gz);
-        s->gz = NULL;
-        if (zerr != Z_OK)
-            FAIL(CORUN_EIO, "%s: %s", s->path,
-                 zerr == Z_ERRNO ? strerror(errno) : "compression failed");
-    }
-    if (!s->path) {
-        s->done = true;
-        return CORUN_OK;
-    }
-    if (fsync(s->fd) != 0) FAIL(CORUN_EIO, "%s: %s", s->temp, strerror(errno));
-    if (rename(s->temp, s->path) != 0) FAIL(CORUN_EIO, "%s: %s", s->path, strerror(errno));
-    s->done = true;
-    int dir = open(s->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir >= 0) {
-        fsync(dir); /* some file systems cannot; the rename stands all the same */
-        close(dir);
-    }
-    return CORUN_OK;
-}
-
-void sink_close(sink *s)
-{
-    if (!s) return;
-    if (s->gz) gzclose(s->gz);
-    if (s->fd >= 0 && s->temp && !s->done) unlink(s->temp);
-    if (s->fd >= 0) close(s->fd);
-    mem_free(s->path);
-    mem_free(s->temp);
-    mem_free(s->folder);
-    buf_free(&s->held);
-    mem_free(s);
+    out->n += filled;
+    out->text = lines_digest(l);
+    out->known = true;
+    lines_close(l);
+    return st;
 }

@@ -1,16 +1,15 @@
-/* lines.h - lines in, rows out: plain or gzip, files or standard streams.
- *
- * Output goes to a temporary file beside its place and is put there by rename at the end, so a
- * reader sees the old file or the whole new one. The temporary file is locked: a second process
- * with the same output is refused. */
+/* lines.h - lines in: plain or gzip, a file or standard input. */
 #ifndef APP_LINES_H
 #define APP_LINES_H
 
+#include "base/digest.h"
 #include "base/mem.h"
 
 typedef struct lines lines;
 
-/* path "-": standard input. gzip is recognised by its first bytes. CORUN_EINVAL: no such file. */
+/* path "-": standard input. gzip is recognised by its first bytes; members that follow each other
+ * are read as one text, and anything else after a member is CORUN_EFORMAT. CORUN_EINVAL: no such
+ * file. */
 corun_status lines_open(lines **out, const char *path, size_t max_line);
 void lines_close(lines *l);
 
@@ -22,16 +21,16 @@ typedef enum lines_kind {
 
 /* The next line that is not blank, without its line feed. *no counts from 1, blank lines too. */
 corun_status lines_next(lines *l, buf *line, uint64_t *no, lines_kind *kind);
-/* Lines of a regular file that are not blank, in *n; false when it cannot be read twice. */
-bool lines_count(const char *path, uint64_t *n);
+/* The digest of all text up to the end of the last line, decompressed. */
+digest lines_digest(const lines *l);
 
-typedef struct sink sink;
+typedef struct lines_shape {
+    bool known;        /* a regular file, which can be read twice */
+    uint64_t n, bytes; /* lines that are not blank; bytes, decompressed */
+    digest text;       /* lines_digest at the end */
+} lines_shape;
 
-/* path "-": standard output, written as it comes. A path that ends in .gz is compressed. The
- * output must be none of the inputs. CORUN_EINVAL for whatever the caller can mend. */
-corun_status sink_open(sink **out, const char *path, const char *const *input, size_t n_input);
-corun_status sink_put(sink *s, const char *data, size_t len);
-corun_status sink_commit(sink *s); /* everything is on disk and in place */
-void sink_close(sink *s);          /* without a commit before: the temporary file is removed */
+/* Reads the whole file where it can be read again, and gives its shape. */
+corun_status lines_survey(const char *path, lines_shape *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* pump.c - owns the window of a batch. Invariant: every line in a shard gives exactly one row, in
- * the order of the lines; of equal custom_ids only the first is run. */
+/* pump.c - owns the window of a batch. Invariant: every line in a shard gives exactly one row,
+ * whose index is the place of the line among them; of equal custom_ids only the first is run. */
 #include "app/pump.h"
 
 #include <stdlib.h>
@@ -44,26 +44,27 @@ static corun_status seen_add(seen *s, const char *id, size_t len, bool *twice)
 
 /* ---- the window -------------------------------------------------------------------------- */
 
-/* One line between reading and writing. Once done, only its row is kept. */
-typedef struct place {
+/* One line between reading and its turn in the order of the lines. */
+typedef struct entry {
     job *j;
-    buf row;
-    bool written;
-    size_t bytes; /* counted in state.bytes */
-} place;
+    buf row;       /* kept for its turn where there is no journal */
+    bool finished; /* the row was made, in this run or in an earlier one */
+    size_t bytes;  /* counted in state.bytes */
+    journal_row r; /* index, line number and input digest; the rest once it is finished */
+} entry;
 
 typedef struct alive {
     uint64_t id; /* of the engine */
     job *j;
     size_t prompt;
-    uint64_t place; /* counted as state.tail */
+    uint64_t index; /* of its entry */
 } alive;
 
 typedef struct state {
     pump *p;
     seen seen;
-    place *ring; /* PUMP_MAX_ROWS */
-    uint64_t head, tail;
+    entry *ring;         /* PUMP_MAX_ROWS */
+    uint64_t head, tail; /* indices of rows */
     size_t bytes;
     alive *alive;
     size_t n_alive;
@@ -120,8 +121,19 @@ static bool has_room(const state *s)
     return s->tail - s->head < PUMP_MAX_ROWS && s->bytes < PUMP_MAX_BYTES;
 }
 
+/* Hands a finished row on. */
+static corun_status pass_on(state *s, entry *at)
+{
+    const char *message = at->j->message ? at->j->message : "";
+    if (s->p->out) TRY(results_add(s->p->out, &at->r, message, at->row.data));
+    s->bytes -= at->bytes;
+    at->bytes = 0;
+    buf_free(&at->row);
+    return CORUN_OK;
+}
+
 /* A job that is done becomes its row. */
-static corun_status finish(state *s, place *at)
+static corun_status finish(state *s, entry *at)
 {
     buf_init(&at->row, JOB_MAX_ROW);
     if (s->p->engine) {
@@ -136,25 +148,26 @@ static corun_status finish(state *s, place *at)
     s->bytes += at->row.len;
     s->bytes -= at->bytes;
     at->bytes = at->row.len;
-    at->written = true;
+    at->r.http = at->j->http;
+    at->r.n_message = at->j->message ? (uint32_t)strlen(at->j->message) : 0;
+    at->r.n_row = at->row.len;
+    at->finished = true;
     s->p->report->n_done++;
     job_release(at->j);
-    return CORUN_OK;
+    return s->p->out && s->p->out->journal ? pass_on(s, at) : CORUN_OK;
 }
 
-/* Writes the rows at the head that are done. */
+/* Reports the rows at the head that are done, and hands them on if that must be in order. */
 static corun_status drain(state *s)
 {
     for (; s->head < s->tail; s->head++) {
-        place *at = &s->ring[s->head % PUMP_MAX_ROWS];
-        if (!at->written && !job_done(at->j)) break;
-        if (!at->written) TRY(finish(s, at));
+        entry *at = &s->ring[s->head % PUMP_MAX_ROWS];
+        if (!at->finished && !job_done(at->j)) break;
+        if (!at->finished) TRY(finish(s, at));
         TRY(report_row(s->p->report, at->j));
-        if (s->p->out) TRY(sink_put(s->p->out, at->row.data, at->row.len));
-        s->bytes -= at->bytes;
-        buf_free(&at->row);
+        if (at->bytes) TRY(pass_on(s, at));
         job_free(at->j);
-        *at = (place){0};
+        *at = (entry){0};
     }
     return CORUN_OK;
 }
@@ -195,42 +208,84 @@ static corun_status submit(state *s)
     return CORUN_OK;
 }
 
+/* The row of the line just read, if an earlier run has finished it. */
+static corun_status find_row(state *s, journal_row *r, bool *found)
+{
+    journal_row was;
+    TRY(results_find(s->p->out, r->index, &was, found));
+    if (!*found) return CORUN_OK;
+    if (was.line_no != r->line_no || was.input.hi != r->input.hi || was.input.lo != r->input.lo)
+        FAIL(CORUN_EINVAL,
+             "%s: line %llu, or one before it, is not what the journal's run has read. Give the "
+             "same input to go on, --restart to start over",
+             s->p->out->at.journal, (unsigned long long)r->line_no);
+    *r = was;
+    return CORUN_OK;
+}
+
+/* The job of a row that an earlier run has finished: what its report needs. */
+static corun_status restore(state *s, job *j, const journal_row *r)
+{
+    buf text;
+    buf_init(&text, JOURNAL_MAX_MESSAGE);
+    corun_status st = journal_message(s->p->out->journal, r, &text);
+    if (st == CORUN_OK) st = job_restore(j, r->http, text.data, text.len);
+    buf_free(&text);
+    s->p->report->n_done++;
+    s->p->report->n_restored++;
+    return st;
+}
+
+/* Makes the job of the line that was just read. *j stays NULL when it is another shard's. */
+static corun_status make_job(state *s, job **j, lines_kind kind, bool mine, const journal_row *r,
+                             bool found)
+{
+    pump *p = s->p;
+    bool twice = false;
+    if (kind == LINES_LONG) {
+        if (!mine) return CORUN_OK;
+        TRY(job_new(j, r->line_no));
+        (*j)->id = digest_of(s->line.data, s->line.len);
+        job_fail(*j, 400, NULL, "the line is longer than %zu bytes", JOB_MAX_LINE);
+    } else {
+        TRY(p->kind.open(j, s->line.data, s->line.len, r->line_no));
+        if ((*j)->custom_id)
+            TRY(seen_add(&s->seen, json_string_value((*j)->custom_id),
+                         json_string_length((*j)->custom_id), &twice));
+        if (twice) job_fail(*j, 400, "custom_id", "custom_id: an earlier line has the same one");
+        if (mine && !found && (*j)->http == 200) TRY(p->kind.prepare(*j, p->model));
+    }
+    if (found) return restore(s, *j, r);
+    if (mine) return CORUN_OK;
+    job_free(*j);
+    *j = NULL;
+    return CORUN_OK;
+}
+
 /* Reads the next line of this shard into the ring. */
 static corun_status take_line(state *s)
 {
     pump *p = s->p;
     lines_kind kind;
-    uint64_t no;
-    TRY(lines_next(p->in, &s->line, &no, &kind));
+    journal_row r = {.index = s->tail};
+    TRY(lines_next(p->in, &s->line, &r.line_no, &kind));
     if (kind == LINES_END) {
         s->end = true;
         return CORUN_OK;
     }
-    bool mine = s->index++ % p->n_shard == p->shard, twice = false;
-    job *j;
-    if (kind == LINES_LONG) {
-        if (!mine) return CORUN_OK;
-        TRY(job_new(&j, no));
-        j->id = digest_of(s->line.data, s->line.len);
-        job_fail(j, 400, NULL, "the line is longer than %zu bytes", JOB_MAX_LINE);
-    } else {
-        TRY(p->kind.open(&j, s->line.data, s->line.len, no));
-        corun_status st = CORUN_OK;
-        if (j->custom_id)
-            st = seen_add(&s->seen, json_string_value(j->custom_id),
-                          json_string_length(j->custom_id), &twice);
-        if (st == CORUN_OK && twice)
-            job_fail(j, 400, "custom_id", "custom_id: an earlier line has the same one");
-        if (st == CORUN_OK && mine && j->http == 200) st = p->kind.prepare(j, p->model);
-        if (st != CORUN_OK || !mine) {
-            job_free(j);
-            return st;
-        }
+    bool mine = s->index++ % p->n_shard == p->shard, found = false;
+    job *j = NULL;
+    if (mine && p->out && p->out->journal) {
+        r.input = lines_digest(p->in);
+        TRY(find_row(s, &r, &found));
     }
-    place *at = &s->ring[s->tail++ % PUMP_MAX_ROWS];
-    *at = (place){.j = j, .bytes = 4 * s->line.len + 512};
+    corun_status st = make_job(s, &j, kind, mine, &r, found);
+    if (st != CORUN_OK) job_free(j);
+    if (st != CORUN_OK || !j) return st;
+    entry *at = &s->ring[s->tail++ % PUMP_MAX_ROWS];
+    *at = (entry){.j = j, .finished = found, .bytes = found ? 0 : 4 * s->line.len + 512, .r = r};
     s->bytes += at->bytes;
-    if (j->http != 200) return CORUN_OK;
+    if (found || j->http != 200) return CORUN_OK;
     if (!p->engine) /* only checked: nothing to wait for */
         j->n_open = 0;
     else
@@ -264,7 +319,7 @@ static corun_status handle(state *s, const corun_event *e)
              (unsigned long long)e->id);
     alive *a = &s->alive[i];
     job *j = a->j;
-    place *at = &s->ring[a->place % PUMP_MAX_ROWS];
+    entry *at = &s->ring[a->index % PUMP_MAX_ROWS];
     TRY(job_event(j, a->prompt, e));
     if (j->prompt[a->prompt].n_open == 0) *a = s->alive[--s->n_alive];
     return job_done(j) ? finish(s, at) : CORUN_OK;
@@ -282,7 +337,7 @@ static corun_status one_event(state *s)
         draw_budget(s);
     }
     report_tick(s->p->report, &s->stats);
-    return CORUN_OK;
+    return results_tick(s->p->out);
 }
 
 static corun_status run(state *s)

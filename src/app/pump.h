@@ -1,14 +1,15 @@
-/* pump.h - carries lines through the engine: reads, submits, collects, and writes rows in the
- * order of the input. Bounded: at most `window` prompts are alive, and at most PUMP_MAX_ROWS lines
- * or PUMP_MAX_BYTES of them wait for their turn. */
+/* pump.h - carries lines through the engine: reads, submits, collects, and hands rows on. Rows that
+ * an earlier run has finished are not run again. Bounded: at most `window` prompts are alive, and
+ * at most PUMP_MAX_ROWS lines or PUMP_MAX_BYTES of them wait for their turn. */
 #ifndef APP_PUMP_H
 #define APP_PUMP_H
 
 #include "app/job.h"
 #include "app/lines.h"
 #include "app/report.h"
+#include "app/results.h"
 
-#define PUMP_MAX_ROWS  4096
+#define PUMP_MAX_ROWS  JOURNAL_WINDOW
 #define PUMP_MAX_BYTES ((size_t)48 << 20)
 
 /* Prompts alive for this many slots: enough that no slot waits for a line. */
@@ -35,7 +36,7 @@ typedef struct pump {
     const job_model *model;
     corun_engine *engine; /* NULL: check the lines only, write nothing */
     lines *in;
-    sink *out;
+    results *out; /* NULL without an engine */
     report *report;
     pump_arrival arrival;
     uint64_t shard, n_shard; /* lines with index (blank ones not counted) % n_shard == shard */

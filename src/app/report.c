@@ -80,8 +80,9 @@ void report_tick(report *r, const corun_stats *s)
     uint64_t done = r->n_done;
     double spent = t - r->ready, rate = spent > 0 ? (double)r->n_new_tokens / spent : 0;
     char left[24] = "?", bar[32] = "";
+    if (r->n_total && done > r->n_restored)
+        put_time(left, spent / (double)(done - r->n_restored) * (double)(r->n_total - done));
     if (r->n_total && done) {
-        put_time(left, spent / (double)done * (double)(r->n_total - done));
         bar[0] = '[';
         for (uint64_t i = 0; i < 20; i++) bar[1 + i] = i < 20 * done / r->n_total ? '#' : '.';
         memcpy(bar + 21, "] ", 3);
@@ -101,10 +102,12 @@ void report_end(report *r)
                 (unsigned long long)(r->n_error - SHOW_ERRORS));
     if (r->quiet) return;
     double spent = now() - r->ready;
-    char t[24];
+    char t[24], kept[64] = "";
     put_time(t, spent);
-    fprintf(stderr, "corun: %llu rows, %llu with errors, %llu new tokens in %s (%.0f tokens/s)\n",
-            (unsigned long long)(r->n_ok + r->n_error), (unsigned long long)r->n_error,
+    if (r->n_restored)
+        snprintf(kept, sizeof kept, " (%llu from the journal)", (unsigned long long)r->n_restored);
+    fprintf(stderr, "corun: %llu rows%s, %llu with errors, %llu new tokens in %s (%.0f tokens/s)\n",
+            (unsigned long long)(r->n_ok + r->n_error), kept, (unsigned long long)r->n_error,
             (unsigned long long)r->n_new_tokens, t,
             spent > 0 ? (double)r->n_new_tokens / spent : 0);
 }
@@ -148,6 +151,8 @@ corun_status report_metrics(const report *r, const corun_stats *s, const char *i
     jw_open(&w, '{');
     jw_key(&w, "rows");
     jw_uint(&w, r->n_ok + r->n_error);
+    jw_key(&w, "rows_restored");
+    jw_uint(&w, r->n_restored);
     jw_key(&w, "error_rows");
     jw_uint(&w, r->n_error);
     jw_key(&w, "errors"); /* the first 10,000 */

@@ -16,6 +16,7 @@ typedef struct report {
     double begin, ready, shown; /* seconds: start, model open, last sign of progress */
     uint64_t n_total;           /* rows to come; 0: unknown */
     uint64_t n_done;            /* rows that are ready, written or not */
+    uint64_t n_restored;        /* of them, those that an earlier run has finished */
     uint64_t n_ok, n_error, n_prompt_tokens, n_new_tokens;
     report_error *error; /* the first ones */
     size_t n_listed, cap_listed;

@@ -150,19 +150,27 @@ void cmd_close(cmd_session *s)
 
 static volatile sig_atomic_t signal_seen; /* the one variable that a signal handler can reach */
 
-static void note_signal(int n) { signal_seen = n; }
+/* The first signal is noted. A second one, of whatever kind, ends the process at once. */
+static void note_signal(int n)
+{
+    if (signal_seen) {
+        signal(n, SIG_DFL);
+        raise(n); /* comes when this handler returns */
+    }
+    signal_seen = n;
+}
 
 void cmd_signals_install(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    /* a second signal of a kind ends at once */
-    struct sigaction sa = {.sa_handler = note_signal, .sa_flags = SA_RESETHAND}, old;
+    struct sigaction sa = {.sa_handler = note_signal}, old;
     sigemptyset(&sa.sa_mask);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(signals[i], &sa, NULL); /* what nohup ignores stays ignored */
     sa = (struct sigaction){.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &sa, NULL);
+    sigaction(SIGXFSZ, &sa, NULL); /* a file too large is an error of write */
 }
 
 int cmd_signal(void) { return signal_seen; }
