@@ -15,7 +15,7 @@
  * Invariant: an output counts as canonical only when every element has the expected bits. */
 #include "device.cuh"
 
-#include <cublasLt.h>
+#include "ops/cuda/algo.h"
 
 extern "C" {
 #include "ops/ref_mma.h"
@@ -42,7 +42,13 @@ extern "C" {
         }                                                                                          \
     } while (0)
 
-static const int admitted_ids[] = {21, 23, 41, 42, 66};
+#define CHECK_ALGO(call)                                                                           \
+    do {                                                                                           \
+        if ((call) != CORUN_OK) {                                                                  \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, corun_last_error());                \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
 
 enum form { FP32, FP32_BIAS, BF16, BF16_BIAS, FORMS };
 static const char *const form_names[] = {"fp32", "fp32+bias", "bf16", "bf16+bias"};
@@ -163,163 +169,75 @@ struct configuration {
     bool pick;
 };
 
-/* The descriptors of one (shape, M, form). */
+/* One (shape, M, form). */
 struct problem {
-    cublasLtMatmulDesc_t op;
-    cublasLtMatrixLayout_t w, x, y;
-    cudaDataType_t type;
+    algo_problem lt;
     int M, N, K, form;
 };
 
 static problem open_problem(bench &b, int M, int N, int K, int form)
 {
     problem p = {};
-    cublasOperation_t transposed = CUBLAS_OP_T;
+    bool biased = form == FP32_BIAS || form == BF16_BIAS;
+    plan_shape shape = {N, K, biased, form < BF16 ? OPS_F32 : OPS_BF16};
     p.M = M;
     p.N = N;
     p.K = K;
     p.form = form;
-    p.type = form < BF16 ? CUDA_R_32F : CUDA_R_16BF;
-    CHECK_LT(cublasLtMatmulDescCreate(&p.op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    CHECK_LT(cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                            sizeof transposed));
-    if (form == FP32_BIAS || form == BF16_BIAS) {
-        cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        const void *bias = form == FP32_BIAS ? (void *)b.bias_fp32 : (void *)b.bias;
-        CHECK_LT(cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                                sizeof epilogue));
-        CHECK_LT(cublasLtMatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                                sizeof bias));
-    }
-    CHECK_LT(cublasLtMatrixLayoutCreate(&p.w, CUDA_R_16BF, K, N, K));
-    CHECK_LT(cublasLtMatrixLayoutCreate(&p.x, CUDA_R_16BF, K, M, K));
-    CHECK_LT(cublasLtMatrixLayoutCreate(&p.y, p.type, N, M, N));
+    CHECK_ALGO(algo_problem_init(&p.lt, &shape, M));
+    if (biased)
+        CHECK_ALGO(algo_problem_bias(&p.lt, form == FP32_BIAS ? (void *)b.bias_fp32 : b.bias));
     return p;
 }
 
-static void close_problem(problem &p)
+static bool multiply(bench &b, problem &p, const cublasLtMatmulAlgo_t &algo)
 {
-    cublasLtMatrixLayoutDestroy(p.w);
-    cublasLtMatrixLayoutDestroy(p.x);
-    cublasLtMatrixLayoutDestroy(p.y);
-    cublasLtMatmulDescDestroy(p.op);
-}
-
-static cublasStatus_t multiply(bench &b, const problem &p, const cublasLtMatmulAlgo_t &algo)
-{
-    float one = 1, zero = 0;
-    return cublasLtMatmul(b.lt, p.op, &one, b.w, p.w, b.x, p.x, &zero, b.out, p.y, b.out, p.y,
-                          &algo, NULL, 0, b.stream);
-}
-
-/* What an id offers. */
-struct choices {
-    std::vector<uint32_t> tiles, stages;
-    int custom = 0;
-    uint32_t swizzle = 0;
-};
-
-static std::vector<uint32_t> list_of(const cublasLtMatmulAlgo_t &algo,
-                                     cublasLtMatmulAlgoCapAttributes_t cap)
-{
-    size_t bytes = 0;
-    if (cublasLtMatmulAlgoCapGetAttribute(&algo, cap, NULL, 0, &bytes) != CUBLAS_STATUS_SUCCESS ||
-        !bytes)
-        return {0};
-    std::vector<uint32_t> v(bytes / 4);
-    CHECK_LT(cublasLtMatmulAlgoCapGetAttribute(&algo, cap, v.data(), bytes, &bytes));
-    return v;
-}
-
-static choices choices_of(const cublasLtMatmulAlgo_t &algo)
-{
-    choices c;
-    size_t bytes;
-    c.tiles = list_of(algo, CUBLASLT_ALGO_CAP_TILE_IDS);
-    c.stages = list_of(algo, CUBLASLT_ALGO_CAP_STAGES_IDS);
-    cublasLtMatmulAlgoCapGetAttribute(&algo, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &c.custom,
-                                      sizeof c.custom, &bytes);
-    cublasLtMatmulAlgoCapGetAttribute(&algo, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT, &c.swizzle,
-                                      sizeof c.swizzle, &bytes);
-    return c;
-}
-
-template <class T>
-static void configure(cublasLtMatmulAlgo_t &algo, cublasLtMatmulAlgoConfigAttributes_t what,
-                      T value)
-{
-    cublasLtMatmulAlgoConfigSetAttribute(&algo, what, &value, sizeof value);
+    return algo_run(b.lt, &p.lt, &algo, b.w, b.x, b.out, NULL, 0, b.stream) == CORUN_OK;
 }
 
 /* Draws up to `wanted` valid configurations of one id. */
-static void draw(bench &b, const problem &p, int id, int wanted, uint64_t seed,
+static void draw(bench &b, problem &p, int id, int wanted, uint64_t seed,
                  std::vector<configuration> &out)
 {
-    cublasLtMatmulAlgo_t base;
-    if (cublasLtMatmulAlgoInit(b.lt, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF,
-                               p.type, p.type, id, &base) != CUBLAS_STATUS_SUCCESS)
-        return;
-    choices c = choices_of(base);
+    static algo_choices c;
+    if (!algo_choices_of(b.lt, p.lt.shape.out, id, &c)) return;
     std::set<std::tuple<uint32_t, uint32_t, int, int, uint32_t>> seen;
     int found = 0;
     for (int attempt = 0; attempt < 60 * wanted && found < wanted; attempt++) {
         uint64_t h = hash64(seed << 20 ^ (uint64_t)id << 12 ^ (uint64_t)attempt << 40);
-        uint32_t tile = c.tiles[h % c.tiles.size()], stages = c.stages[(h >> 12) % c.stages.size()];
+        uint32_t tile = c.tile[h % c.n_tile], stages = c.stages[(h >> 12) % c.n_stages];
         int custom = (int)((h >> 24) % (c.custom + 1));
         int cluster = h >> 36 & 1 ? 0 : (int)((h >> 37) % CUBLASLT_CLUSTER_SHAPE_END);
         uint32_t swizzle = (uint32_t)((h >> 50) % (c.swizzle + 1));
         if (cluster == 1 || !seen.insert({tile, stages, custom, cluster, swizzle}).second) continue;
-        cublasLtMatmulAlgo_t algo = base;
-        cublasLtMatmulHeuristicResult_t result;
-        configure(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, tile);
-        configure(algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, stages);
-        configure(algo, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, custom);
-        configure(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster);
-        configure(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, swizzle);
-        configure(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, (int32_t)1);
-        configure(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                  (uint32_t)CUBLASLT_REDUCTION_SCHEME_NONE);
-        if (cublasLtMatmulAlgoCheck(b.lt, p.op, p.w, p.x, p.y, p.y, &algo, &result) !=
-                CUBLAS_STATUS_SUCCESS ||
-            result.workspaceSize != 0)
-            continue;
+        plan_config config = {id, (int)tile, (int)stages, cluster, custom, (int)swizzle, 1, 0};
+        cublasLtMatmulAlgo_t algo;
+        size_t need;
+        algo_configure(&c.base, &config, &algo);
+        if (!algo_accepts(b.lt, &p.lt, &algo, 0, &need)) continue;
         out.push_back({algo, id, false});
         found++;
     }
 }
 
-static void add_picks(bench &b, const problem &p, std::vector<configuration> &out)
+static void add_picks(bench &b, problem &p, std::vector<configuration> &out)
 {
-    cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[8];
-    uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-    size_t no_workspace = 0, bytes;
-    int n = 0, id = 0;
-    CHECK_LT(cublasLtMatmulPreferenceCreate(&preference));
-    CHECK_LT(cublasLtMatmulPreferenceSetAttribute(preference,
-                                                  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                  &no_reduction, sizeof no_reduction));
-    CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
-        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &no_workspace, sizeof no_workspace));
-    if (cublasLtMatmulAlgoGetHeuristic(b.lt, p.op, p.w, p.x, p.y, p.y, preference, 8, results,
-                                       &n) != CUBLAS_STATUS_SUCCESS)
-        n = 0;
+    int n = algo_picks(b.lt, &p.lt, 0, results, 8);
     for (int i = 0; i < n; i++) {
-        if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
-        CHECK_LT(cublasLtMatmulAlgoConfigGetAttribute(&results[i].algo, CUBLASLT_ALGO_CONFIG_ID,
-                                                      &id, sizeof id, &bytes));
-        out.push_back({results[i].algo, id, true});
+        plan_config config;
+        algo_config_of(&results[i].algo, &config);
+        out.push_back({results[i].algo, config.id, true});
     }
-    cublasLtMatmulPreferenceDestroy(preference);
 }
 
-static std::vector<configuration> configurations(bench &b, const problem &p, int wanted,
-                                                 uint64_t seed)
+static std::vector<configuration> configurations(bench &b, problem &p, int wanted, uint64_t seed)
 {
     std::vector<configuration> v;
     int ids[256], n = 0;
+    cudaDataType y = p.form < BF16 ? CUDA_R_32F : CUDA_R_16BF;
     CHECK_LT(cublasLtMatmulAlgoGetIds(b.lt, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF,
-                                      CUDA_R_16BF, p.type, p.type, 256, ids, &n));
+                                      CUDA_R_16BF, y, y, 256, ids, &n));
     for (int i = 0; i < n; i++) draw(b, p, ids[i], wanted, seed, v);
     add_picks(b, p, v);
     return v;
@@ -328,7 +246,7 @@ static std::vector<configuration> configurations(bench &b, const problem &p, int
 enum { OTHER, CANONICAL, REFUSED };
 
 /* Runs configurations [begin, end) in one graph; false when the graph could not be made. */
-static bool run_graph(bench &b, const problem &p, const std::vector<configuration> &v, size_t begin,
+static bool run_graph(bench &b, problem &p, const std::vector<configuration> &v, size_t begin,
                       size_t end, std::vector<int> &verdict)
 {
     size_t elements = (size_t)p.M * p.N, bytes = elements * (p.form < BF16 ? 4 : 2);
@@ -339,7 +257,7 @@ static bool run_graph(bench &b, const problem &p, const std::vector<configuratio
     CHECK(cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal));
     for (size_t i = begin; i < end; i++) {
         cudaMemsetAsync(b.out, 0xff, bytes, b.stream);
-        verdict[i] = multiply(b, p, v[i].algo) == CUBLAS_STATUS_SUCCESS ? OTHER : REFUSED;
+        verdict[i] = multiply(b, p, v[i].algo) ? OTHER : REFUSED;
         compare<<<(unsigned)std::min<size_t>(2048, elements / 1024 + 1), 256, 0, b.stream>>>(
             b.acc, b.bias, b.out, elements, p.N, p.form, b.counts + (i - begin));
     }
@@ -360,7 +278,7 @@ static bool run_graph(bench &b, const problem &p, const std::vector<configuratio
     return true;
 }
 
-static std::vector<int> run_all(bench &b, const problem &p, const std::vector<configuration> &v)
+static std::vector<int> run_all(bench &b, problem &p, const std::vector<configuration> &v)
 {
     const size_t batch = 32;
     std::vector<int> verdict(v.size(), REFUSED);
@@ -434,7 +352,6 @@ static long run_shape(bench &b, int index, int wanted, double deadline)
                 if (v[i].pick) count(b.picks[v[i].id], verdict[i]);
             }
             tried += (long)v.size();
-            close_problem(p);
         }
         sizes++;
     }
@@ -447,12 +364,6 @@ static long run_shape(bench &b, int index, int wanted, double deadline)
     return differing;
 }
 
-static bool is_admitted(int id)
-{
-    return std::find(std::begin(admitted_ids), std::end(admitted_ids), id) !=
-           std::end(admitted_ids);
-}
-
 static long report(const bench &b)
 {
     long wrong = 0;
@@ -462,7 +373,7 @@ static long report(const bench &b)
         for (const auto &[id, t] : b.tallies[f]) {
             printf("%-4d %-10s %8ld %10ld %8ld %8ld\n", id, form_names[f], t.tried, t.canonical,
                    t.other, t.refused);
-            if (is_admitted(id)) wrong += t.other;
+            if (plan_admitted(id)) wrong += t.other;
         }
     printf("\nthe library's own picks (no split, no workspace, the first 8)\n");
     for (const auto &[id, t] : b.picks)
@@ -479,7 +390,7 @@ static long report(const bench &b)
 
 /* ---- the floor of narrow products */
 
-static float time_us(bench &b, const problem &p, const cublasLtMatmulAlgo_t &algo)
+static float time_us(bench &b, problem &p, const cublasLtMatmulAlgo_t &algo)
 {
     enum { LAUNCHES = 20, REPEATS = 5 };
     cudaGraph_t graph = NULL;
@@ -488,7 +399,7 @@ static float time_us(bench &b, const problem &p, const cublasLtMatmulAlgo_t &alg
     float ms[REPEATS];
     bool ok = true;
     CHECK(cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < LAUNCHES; i++) ok = multiply(b, p, algo) == CUBLAS_STATUS_SUCCESS && ok;
+    for (int i = 0; i < LAUNCHES; i++) ok = multiply(b, p, algo) && ok;
     if (cudaStreamEndCapture(b.stream, &graph) != cudaSuccess || !ok ||
         cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) {
         cudaGetLastError();
@@ -527,7 +438,7 @@ static void floors(bench &b, int wanted)
             float best = 1e9f;
             int id = 0, tried = 0;
             for (size_t i = 0; i < v.size(); i++) {
-                if (!is_admitted(v[i].id) || verdict[i] != CANONICAL) continue;
+                if (!plan_admitted(v[i].id) || verdict[i] != CANONICAL) continue;
                 float us = time_us(b, p, v[i].algo);
                 tried++;
                 if (us < best) id = v[i].id;
@@ -535,7 +446,6 @@ static void floors(bench &b, int wanted)
             }
             printf("%6d %6d %6d %8d %9.2f %4d\n", s.n, s.k, M, tried, best, id);
             fflush(stdout);
-            close_problem(p);
         }
 }
 
