@@ -11,7 +11,9 @@
 #define PHILOX_FN static inline
 #endif
 
-#define PHILOX_PURPOSE_DRAW 0u /* third counter word: what the numbers are for */
+/* Third counter word: what the numbers are for. */
+#define PHILOX_PURPOSE_DRAW 0u
+#define PHILOX_PURPOSE_FILL 1u
 
 /* c: the counter on entry, the four words on return. */
 PHILOX_FN void philox4x32(uint32_t c[4], uint32_t k0, uint32_t k1)

@@ -26,6 +26,15 @@ const char *ops_level_name(ops_level l)
     return (unsigned)l < sizeof name / sizeof *name ? name[l] : "?";
 }
 
+#ifndef CORUN_CUDA
+corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *o)
+{
+    (void)d, (void)o;
+    *out = NULL;
+    FAIL(CORUN_EUNSUPPORTED, "this program was built without the CUDA backend");
+}
+#endif
+
 /* Best first. */
 static const char *const isa_name[] = {
 #ifdef CPU_HAVE_avx512

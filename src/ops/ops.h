@@ -71,8 +71,9 @@ typedef struct ops_conf {
 } ops_conf;
 
 typedef struct ops_open_opts {
-    pool *threads;   /* CPU backends: borrowed */
-    const char *isa; /* "auto", "avx512", "avx2", "neon", "generic" */
+    pool *threads; /* CPU backends, and tables that a device backend makes on the host: borrowed */
+    const char *isa; /* CPU: "auto", "avx512", "avx2", "neon", "generic" */
+    int device;      /* CUDA: number of the device; -1: the first that serves */
 } ops_open_opts;
 
 /* ---- weights ------------------------------------------------------------------------------- */
@@ -93,6 +94,17 @@ typedef struct ops_weight_spec {
     int32_t block;        /* F8: edge of the scale blocks; 0: no scales */
     const float *scale;   /* F8: [ceil(n_out / block)][ceil(n_in / block)]; copied */
 } ops_weight_spec;
+
+/* A reader of made-up values, arg an ops_fill: element i of the matrix is bf16(base + spread u),
+ * u uniform in [-1, 1), a function of seed, index and i alone. A device backend makes them where
+ * they lie; the bits are the same. */
+typedef struct ops_fill {
+    uint64_t seed;
+    uint32_t index; /* of the matrix */
+    int64_t n_in;
+    float base, spread;
+} ops_fill;
+corun_status ops_fill_read(void *arg, int64_t row, int64_t n, void *out);
 
 typedef struct ops_weight ops_weight;
 typedef struct ops_rope ops_rope;
@@ -144,8 +156,9 @@ typedef enum ops_rows { OPS_ROWS_TOK, OPS_ROWS_WANT } ops_rows;
 
 typedef struct ops ops;
 struct ops {
-    const char *name; /* "cpu", "ref" */
+    const char *name; /* "cpu", "ref", "cuda" */
     const char *isa;
+    char machine[512]; /* all of a machine and its libraries that can move a bit; "": nothing can */
     ops_dims dims;
     ops_conf conf; /* of the last configure */
     ops_level level[OPS_N_SET][OPS_N_OP];
@@ -178,6 +191,11 @@ struct ops {
 
     /* inputs of a step */
     corun_status (*step_put)(ops *o, const step *s);
+    /* NULL on a backend that does not record. After step_put a graph calls record, its ops where
+     * *replay is false, and record_end with their status. A decode shape whose ops were seen before
+     * is replayed as it was recorded: the caller makes the same calls for every step of a shape. */
+    corun_status (*record)(ops *o, bool *replay);
+    corun_status (*record_end)(ops *o, corun_status st);
     corun_status (*slot_put)(ops *o, int32_t slot, const ops_slot *s);
 
     /* h[tok][n_embd] = row of w at the token (host id, or the slot's last drawn token) */
@@ -227,6 +245,10 @@ struct ops {
 
 /* Opens a backend for a model's dimensions; configure comes before the first step. */
 corun_status ops_open_cpu(ops **out, const ops_dims *d, const ops_open_opts *o);
+/* The first Hopper device. CORUN_EUNSUPPORTED: built without CUDA, another kind of device, or a
+ * dimension that no kernel takes; CORUN_EDEVICE: no device or no library; CORUN_EINVAL: a variable
+ * of the environment would change what a library computes. */
+corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *o);
 /* The oracle: scalar, double inside, roundings as numerics.md has them, or (exact) none at all. */
 corun_status ops_open_ref(ops **out, const ops_dims *d, bool exact);
 

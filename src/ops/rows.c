@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/num.h"
 
 #define MAX_D_HEAD 256
 
@@ -167,4 +168,15 @@ corun_status ops_need_shape(int64_t n_out, int64_t n_in, int64_t want_out, int64
         FAIL(CORUN_EINVAL, "%s: a weight of %lld x %lld where %lld x %lld is needed", op,
              (long long)n_out, (long long)n_in, (long long)want_out, (long long)want_in);
     return CORUN_OK;
+}
+
+void ops_rope_rows(const float *inv_freq, double scale, int64_t half, int64_t first, int64_t n,
+                   int64_t stride, float *cos, float *sin)
+{
+    for (int64_t p = first; p < first + n; p++)
+        for (int64_t i = 0; i < half; i++) {
+            double angle = (double)((float)p * inv_freq[i]);
+            cos[p * stride + i] = (float)(num_cos(angle) * scale);
+            sin[p * stride + i] = (float)(num_sin(angle) * scale);
+        }
 }

@@ -29,6 +29,11 @@ void rows_close(rowset *r);
 /* On an error the rows are those of an empty step. */
 corun_status rows_put(rowset *r, const step *s);
 
+/* cos and sin of positions [first, first + n), half of each a position, `stride` floats from one
+ * position to the next. One code for all backends. */
+void ops_rope_rows(const float *inv_freq, double scale, int64_t half, int64_t first, int64_t n,
+                   int64_t stride, float *cos, float *sin);
+
 /* Checks of arguments: CORUN_EINVAL names the op and the numbers. */
 corun_status ops_need_index(int32_t i, int32_t n, const char *what);
 corun_status ops_need_layer(const ops_dims *d, int32_t layer, const char *op);

@@ -1,6 +1,5 @@
-/* sampler.c - slots, lanes and results of the host sampler.
- * Invariant: a slot's arrays (flags, counts, bias) are zero wherever its present state does not
- * say otherwise, and a slot whose parameters are neutral never reads them. */
+/* sampler.c - lanes and results of the host sampler, and the memory of its slots.
+ * Invariant: a slot whose parameters are neutral never reads its arrays. */
 #include "ops/sampler.h"
 
 #include <math.h>
@@ -8,22 +7,7 @@
 
 #include "base/mem.h"
 #include "ops/sample.h"
-
-typedef struct slot_state {
-    bool ready;
-    ops_slot p;       /* parameters; its pointers are not used after slot_put */
-    bool use_flag;    /* flag holds something */
-    bool use_bias;    /* bias holds something */
-    bool use_count;   /* a penalty needs counts */
-    int32_t n_output; /* tokens drawn so far */
-    int32_t last;     /* the last of them */
-    uint8_t *flag;    /* [n_vocab] SAMPLE_* */
-    int32_t *count;   /* [n_vocab] */
-    float *bias;      /* [n_vocab] */
-    int32_t *bad_id;  /* [OPS_MAX_BAD_SLOT] */
-    int32_t *bad_len; /* [OPS_MAX_BAD] */
-    int32_t *recent;  /* [OPS_MAX_BAD_LEN] ring: output token i at i % OPS_MAX_BAD_LEN */
-} slot_state;
+#include "ops/slot.h"
 
 /* One lane or scored row: input prepared by the caller's thread, result by a worker. */
 typedef struct item {
@@ -193,16 +177,6 @@ void sampler_close(sampler *s)
 /* ---- slots
  * ----------------------------------------------------------------------------------------- */
 
-static corun_status ids_ok(const sampler *s, const char *what, const int32_t *id, int64_t n)
-{
-    if (n < 0) FAIL(CORUN_EINVAL, "slot: %s: a negative number of ids", what);
-    for (int64_t i = 0; i < n; i++)
-        if (id[i] < 0 || id[i] >= s->n_vocab)
-            FAIL(CORUN_EINVAL, "slot: %s: token id %d is not in 0 ... %d", what, id[i],
-                 s->n_vocab - 1);
-    return CORUN_OK;
-}
-
 static corun_status slot_ok(const sampler *s, int32_t slot)
 {
     if (slot < 0 || slot >= s->c.n_slot)
@@ -210,93 +184,10 @@ static corun_status slot_ok(const sampler *s, int32_t slot)
     return CORUN_OK;
 }
 
-static corun_status numbers_ok(const sampler *s, const ops_slot *p)
-{
-    /* Written so that NaN fails. */
-    if (!(p->temperature >= 0 && p->temperature < INFINITY))
-        FAIL(CORUN_EINVAL, "slot: temperature %g", (double)p->temperature);
-    if (!(p->top_p >= 0 && p->top_p <= 1)) FAIL(CORUN_EINVAL, "slot: top_p %g", (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1)) FAIL(CORUN_EINVAL, "slot: min_p %g", (double)p->min_p);
-    if (!(p->repetition > 0 && p->repetition < INFINITY))
-        FAIL(CORUN_EINVAL, "slot: repetition penalty %g", (double)p->repetition);
-    if (!isfinite(p->presence) || !isfinite(p->frequency))
-        FAIL(CORUN_EINVAL, "slot: presence or frequency penalty is not finite");
-    if (p->n_top < -1 || p->n_top > s->c.n_top)
-        FAIL(CORUN_EINVAL, "slot: %d alternatives, more than the %d of the configuration", p->n_top,
-             s->c.n_top);
-    if (p->n_draw_max < 1) FAIL(CORUN_EINVAL, "slot: no id may be drawn");
-    return CORUN_OK;
-}
-
-static corun_status put_bad_words(const sampler *s, slot_state *t, const ops_slot *p)
-{
-    if (p->n_bad < 0 || p->n_bad > OPS_MAX_BAD)
-        FAIL(CORUN_EINVAL, "slot: %d bad words, more than %d", p->n_bad, OPS_MAX_BAD);
-    int64_t total = 0;
-    for (int32_t i = 0; i < p->n_bad; i++) {
-        if (p->bad_len[i] < 1 || p->bad_len[i] > OPS_MAX_BAD_LEN)
-            FAIL(CORUN_EINVAL, "slot: a bad word of %d tokens, not 1 ... %d", p->bad_len[i],
-                 OPS_MAX_BAD_LEN);
-        total += p->bad_len[i];
-    }
-    if (total > OPS_MAX_BAD_SLOT)
-        FAIL(CORUN_EINVAL, "slot: bad words of %lld tokens together, more than %d",
-             (long long)total, OPS_MAX_BAD_SLOT);
-    TRY(ids_ok(s, "bad words", p->bad_id, total));
-    if (total) memcpy(t->bad_id, p->bad_id, (size_t)total * sizeof *t->bad_id);
-    if (p->n_bad) memcpy(t->bad_len, p->bad_len, (size_t)p->n_bad * sizeof *t->bad_len);
-    return CORUN_OK;
-}
-
-static void advance(slot_state *t, int32_t token)
-{
-    t->recent[t->n_output % OPS_MAX_BAD_LEN] = token;
-    t->n_output++;
-    t->last = token;
-    if (t->use_count) t->count[token]++;
-}
-
-static void put_flags(const sampler *s, slot_state *t, const ops_slot *p)
-{
-    bool prompt = p->repetition != 1.0f && p->n_prompt > 0, end = p->min_tokens > p->n_output;
-    t->use_flag = p->n_allowed > 0 || prompt || (end && p->n_end > 0) || p->repetition != 1.0f;
-    if (p->n_allowed > 0) {
-        memset(t->flag, SAMPLE_DENIED, (size_t)s->n_vocab);
-        for (int32_t i = 0; i < p->n_allowed; i++) t->flag[p->allowed[i]] = 0;
-    }
-    for (int32_t i = 0; i < p->n_end && end; i++) t->flag[p->end_id[i]] |= SAMPLE_END;
-    for (int32_t i = 0; i < p->n_prompt && prompt; i++) t->flag[p->prompt[i]] |= SAMPLE_PROMPT;
-}
-
 corun_status sampler_slot_put(sampler *s, int32_t slot, const ops_slot *p)
 {
     TRY(slot_ok(s, slot));
-    slot_state *t = &s->slot[slot];
-    size_t v = (size_t)s->n_vocab;
-    t->ready = false;
-    TRY(numbers_ok(s, p));
-    TRY(ids_ok(s, "end ids", p->end_id, p->n_end));
-    TRY(ids_ok(s, "bias", p->bias_id, p->n_bias));
-    TRY(ids_ok(s, "allowed", p->allowed, p->n_allowed));
-    TRY(ids_ok(s, "prompt", p->prompt, p->n_prompt));
-    TRY(ids_ok(s, "output", p->output, p->n_output));
-    for (int32_t i = 0; i < p->n_bias; i++)
-        if (!isfinite(p->bias[i]))
-            FAIL(CORUN_EINVAL, "slot: the bias of id %d is not finite", p->bias_id[i]);
-    TRY(put_bad_words(s, t, p));
-    if (t->use_flag) memset(t->flag, 0, v * sizeof *t->flag);
-    if (t->use_count) memset(t->count, 0, v * sizeof *t->count);
-    if (t->use_bias) memset(t->bias, 0, v * sizeof *t->bias);
-    t->p = *p;
-    t->n_output = 0;
-    t->last = 0;
-    t->use_count = p->repetition != 1.0f || p->presence != 0.0f || p->frequency != 0.0f;
-    t->use_bias = p->n_bias > 0;
-    for (int32_t i = 0; i < p->n_bias; i++) t->bias[p->bias_id[i]] += p->bias[i];
-    put_flags(s, t, p);
-    for (int32_t i = 0; i < p->n_output; i++) advance(t, p->output[i]);
-    t->ready = true;
-    return CORUN_OK;
+    return slot_fill(&s->slot[slot], s->n_vocab, s->c.n_top, p);
 }
 
 int32_t sampler_last_token(const sampler *s, int32_t slot)
@@ -358,7 +249,7 @@ static void work(void *arg, int index, int n_worker)
         s->row(&t->in, &t->out, w->scratch);
         if (!slot) continue;
         if (t->out.token >= 0)
-            advance(slot, t->out.token);
+            slot_advance(slot, t->out.token);
         else
             slot->last = 0;
     }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/num.h"
 
 #define CHUNK_BYTES ((size_t)16 << 20)
 #define HUGE        ((size_t)2 << 20)
@@ -250,12 +249,7 @@ static void rope_work(void *arg, int worker, int n_worker)
     const rope_job *j = arg;
     int64_t b, e;
     pool_slice(j->n_ctx, 1, worker, n_worker, &b, &e);
-    for (int64_t p = b; p < e; p++)
-        for (int64_t i = 0; i < j->half; i++) {
-            double angle = (double)((float)p * j->r->inv_freq[i]);
-            j->r->cos[p * j->half + i] = (float)(num_cos(angle) * j->r->scale);
-            j->r->sin[p * j->half + i] = (float)(num_sin(angle) * j->r->scale);
-        }
+    ops_rope_rows(j->r->inv_freq, j->r->scale, j->half, b, e - b, j->half, j->r->cos, j->r->sin);
 }
 
 static corun_status rope_table(cpu *c, ops_rope *r, int32_t n_ctx)

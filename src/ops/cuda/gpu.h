@@ -114,6 +114,8 @@ corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, co
                           float eps, const float *cos_sin, void *q);
 corun_status gpu_silu_mul(const gpu *g, int32_t n_tok, int32_t n_ff, const void *gate_up,
                           void *out);
+/* w[n_out][f->n_in] as ops_fill_read gives it. */
+corun_status gpu_fill(const gpu *g, const ops_fill *f, int64_t n_out, void *w);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@
 
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/gpu.h"
+#include "ops/fill.h"
 
 static corun_status launched(const char *what) { return gpu_status((int)cudaGetLastError(), what); }
 
@@ -298,4 +299,24 @@ corun_status gpu_silu_mul(const gpu *g, int32_t n_tok, int32_t n_ff, const void 
             k_silu_mul<false><<<grid, 256, 0, stream_of(g)>>>(n_ff, in, o);
     }
     return launched("silu_mul");
+}
+
+/* ---- made-up weights ----------------------------------------------------------------------- */
+
+/* A thread four elements. */
+static __global__ void k_fill(ops_fill f, uint64_t n, uint16_t *w)
+{
+    const uint64_t step = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * i < n; i += step) {
+        float v[4];
+        fill_four(f.seed, f.index, i, f.base, f.spread, v);
+        for (int k = 0; k < 4 && 4 * i + k < n; k++) w[4 * i + k] = dev_round(v[k]);
+    }
+}
+
+corun_status gpu_fill(const gpu *g, const ops_fill *f, int64_t n_out, void *w)
+{
+    const unsigned blocks = 8 * (unsigned)g->sm_count;
+    k_fill<<<blocks, 256, 0, stream_of(g)>>>(*f, (uint64_t)(n_out * f->n_in), (uint16_t *)w);
+    return launched("made-up weights");
 }
