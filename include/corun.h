@@ -55,10 +55,13 @@ typedef struct corun_engine corun_engine;
 /* ---- model ------------------------------------------------------------------------------- */
 
 typedef struct corun_model_opts {
-    const char *path; /* a .gguf file, a folder with safetensors, or "fake:LEVEL" */
-    int n_thread;     /* CPU workers; 0 = one a core. Never changes a bit */
-    const char *isa;  /* "auto", "avx512", "avx2", "neon", "generic". Never changes a bit */
+    const char *path;   /* a .gguf file, a folder with safetensors, or "fake:LEVEL" */
+    int n_thread;       /* CPU workers; 0 = one a core. Never changes a bit */
+    const char *isa;    /* "auto", "avx512", "avx2", "neon", "generic". Never changes a bit */
+    const char *device; /* "cpu", "cuda", "cuda:N", or "auto": a CUDA device where one serves */
     const char *template_date; /* "YYYY-MM-DD" given to strftime_now; NULL = "2024-07-26" */
+    bool dummy_weights; /* path is a config.json, or a folder with one: weights are made up from the
+                           shapes, there is no tokenizer, prompts are token ids */
 } corun_model_opts;
 
 CORUN_API corun_model_opts corun_model_opts_default(void);
@@ -66,8 +69,10 @@ CORUN_API corun_status corun_model_open(corun_model **out, const corun_model_opt
 CORUN_API void corun_model_close(corun_model *m); /* NULL is fine; close its engines first */
 
 typedef struct corun_model_info {
-    char family[32]; /* "llama", "qwen2", "qwen3", "fake" */
-    char isa[16];    /* kernels in use */
+    char family[32];       /* "llama", "qwen2", "qwen3", "fake" */
+    char isa[16];          /* kernels in use */
+    char device[80];       /* "cpu", or "cuda" and the device's name */
+    char device_note[256]; /* why "auto" did not take a CUDA device; "": it did, or had none */
     int32_t n_layer, n_embd, n_head, n_kv_head, head_dim, n_ff;
     int32_t n_vocab;  /* rows of the head: token ids are 0 ... n_vocab - 1 */
     int32_t n_token;  /* ids that the tokenizer names; the rest decode to nothing */

@@ -22,11 +22,12 @@ int cmd_fail(corun_status st);
 int cmd_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 typedef struct cmd_engine_args {
-    const char *model, *policy, *isa, *date, *served_name;
+    const char *model, *policy, *device, *isa, *date, *served_name;
     int32_t threads, slots, ctx, page, chunk;
     int64_t kv, swap;
     bool processed_logprobs;
     bool allow_special_rows;
+    bool dummy_weights;
 } cmd_engine_args;
 
 void cmd_engine_args_init(cmd_engine_args *a);
@@ -44,7 +45,10 @@ void cmd_engine_args_init(cmd_engine_args *a);
         {"chunk",     0,   ARG_INT,                                                                \
          &(a)->chunk, "N", "prefill: the grid of corun, else the most tokens of a step"},          \
         {"threads", 0, ARG_INT, &(a)->threads, "N", "CPU workers (0: one a core)"},                \
+        {"device", 0, ARG_TEXT, &(a)->device, "NAME", "auto, cpu, cuda or cuda:N"},                \
         {"isa", 0, ARG_TEXT, &(a)->isa, "NAME", "auto, avx512, avx2, neon or generic"},            \
+        {"dummy-weights",     0,    ARG_FLAG,                                                      \
+         &(a)->dummy_weights, NULL, "MODEL is a config.json: weights are made up"},                \
         {"date", 0, ARG_TEXT, &(a)->date, "YYYY-MM-DD", "today, for templates that ask"},          \
         {"processed-logprobs",     0,    ARG_FLAG,                                                 \
          &(a)->processed_logprobs, NULL, "log-probabilities after temperature instead of raw"},    \

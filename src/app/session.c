@@ -44,6 +44,7 @@ void cmd_engine_args_init(cmd_engine_args *a)
     const corun_engine_opts o = corun_engine_opts_default();
     const corun_model_opts m = corun_model_opts_default();
     *a = (cmd_engine_args){.policy = corun_policy_name(o.policy),
+                           .device = m.device,
                            .isa = m.isa,
                            .date = m.template_date,
                            .threads = m.n_thread,
@@ -111,10 +112,14 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
     corun_model_opts mo = corun_model_opts_default();
     mo.path = a->model;
     mo.n_thread = a->threads;
+    mo.device = a->device;
     mo.isa = a->isa;
+    mo.dummy_weights = a->dummy_weights;
     mo.template_date = a->date;
     corun_status st = corun_model_open(&s->model, &mo);
     if (st == CORUN_OK) st = corun_model_describe(s->model, &s->info);
+    if (st == CORUN_OK && *s->info.device_note)
+        fprintf(stderr, "corun: running on the CPU: %s\n", s->info.device_note);
     s->facts = (job_model){.ctx = s->model,
                            .encode = encode,
                            .decode = decode,

@@ -11,11 +11,18 @@
 
 /* ---- model ---------------------------------------------------------------------------------- */
 
-corun_model_opts corun_model_opts_default(void) { return (corun_model_opts){.isa = "auto"}; }
+corun_model_opts corun_model_opts_default(void)
+{
+    return (corun_model_opts){.isa = "auto", .device = "auto"};
+}
 
 /* "fake:phase" or "fake:prefill-level,decode-level". */
-static corun_status open_fake(corun_model *m, const char *spec, const ops_open_opts *oo)
+static corun_status open_fake(corun_model *m, const char *spec, const char *device,
+                              const ops_open_opts *oo)
 {
+    if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0)
+        FAIL(CORUN_EINVAL, "device \"%s\": the fake model runs on the CPU", device);
+    TRY(ops_golden_check(m->threads, oo->isa, m->golden));
     ops_level level[2] = {OPS_LEVEL_NONE, OPS_LEVEL_NONE};
     const char *p = spec;
     int n = 0;
@@ -41,7 +48,35 @@ static corun_status open_fake(corun_model *m, const char *spec, const ops_open_o
     return prompt_open_text(&m->prompt, CHAT_FAKE_TEMPLATE, m->text);
 }
 
-static corun_status open_files(corun_model *m, const char *path, const ops_open_opts *oo)
+/* The backend that the device names, and on it the weights. */
+static corun_status open_net(corun_model *m, weights *w, const config *cfg, const char *device,
+                             ops_open_opts *oo)
+{
+    ops_dims d;
+    ops *o;
+    model_dims(cfg, &d);
+    TRY(device_open(m, device, &d, oo, &o));
+    return model_load_on(&m->net, w, cfg, o);
+}
+
+/* A config.json, or a folder with one. */
+static corun_status open_dummy(corun_model *m, const char *path, const char *device,
+                               ops_open_opts *oo)
+{
+    config cfg;
+    size_t len = strlen(path), name = strlen("config.json");
+    bool file = len >= name && strcmp(path + len - name, "config.json") == 0;
+    if (file && len > name && path[len - name - 1] != '/') file = false;
+    char *folder = mem_dup(path, file ? len - name : len, "path");
+    if (!folder) return CORUN_ENOMEM;
+    corun_status st = config_open(&cfg, *folder ? folder : ".");
+    mem_free(folder);
+    TRY(st);
+    return open_net(m, NULL, &cfg, device, oo);
+}
+
+static corun_status open_files(corun_model *m, const char *path, const char *device,
+                               ops_open_opts *oo)
 {
     weights *w;
     config cfg;
@@ -57,7 +92,7 @@ static corun_status open_files(corun_model *m, const char *path, const ops_open_
         cfg.eos[0] = bpe_eos(m->text);
         cfg.n_eos = 1;
     }
-    if (st == CORUN_OK) st = model_load(&m->net, w, &cfg, oo);
+    if (st == CORUN_OK) st = open_net(m, w, &cfg, device, oo);
     weights_close(w);
     return st;
 }
@@ -73,11 +108,13 @@ corun_status corun_model_open(corun_model **out, const corun_model_opts *o)
     if (!ops_isa_pick(isa))
         st = err_set(CORUN_EINVAL, "isa: \"%s\" is unknown or cannot run on this machine", isa);
     if (st == CORUN_OK) st = pool_open(&m->threads, o->n_thread);
-    if (st == CORUN_OK) st = ops_golden_check(m->threads, isa, m->golden);
     ops_open_opts oo = {.threads = m->threads, .isa = isa};
+    const char *device = o->device ? o->device : "auto";
+    bool fake = strncmp(o->path, "fake:", 5) == 0;
     if (st == CORUN_OK)
-        st = strncmp(o->path, "fake:", 5) == 0 ? open_fake(m, o->path + 5, &oo)
-                                               : open_files(m, o->path, &oo);
+        st = fake               ? open_fake(m, o->path + 5, device, &oo)
+             : o->dummy_weights ? open_dummy(m, o->path, device, &oo)
+                                : open_files(m, o->path, device, &oo);
     if (st == CORUN_OK)
         st = chat_date(o->template_date ? o->template_date : "2024-07-26", &m->prompt.chat);
     if (st != CORUN_OK)
@@ -119,7 +156,10 @@ corun_status corun_model_describe(const corun_model *m, corun_model_info *out)
                               .weight_bytes = m->net->o->weight_bytes(m->net->o)};
     out->kv_bytes_per_token = (uint64_t)g->n_layer * (uint64_t)g->n_kv * (uint64_t)g->d_head * 4;
     snprintf(out->family, sizeof out->family, "%s", g->family_name);
-    snprintf(out->isa, sizeof out->isa, "%s", m->net->o->isa);
+    const ops *b = m->net->o;
+    snprintf(out->isa, sizeof out->isa, "%s", b->isa);
+    snprintf(out->device, sizeof out->device, "%s%s%s", b->name, *b->label ? ", " : "", b->label);
+    snprintf(out->device_note, sizeof out->device_note, "%s", m->device_note);
     digest_hex(m->net->weights, out->weights_digest);
     digest_hex(bpe_digest(m->text), out->tokenizer_digest);
     digest_hex(m->prompt.digest, out->template_digest);

@@ -18,9 +18,10 @@ struct corun_model {
     model *net;
     bpe *text;
     prompt_source prompt;
-    char golden[33];
-    corun_engine *engine; /* that this model carries */
-    bool mixed;           /* a refill failed half way: nothing runs until one succeeds */
+    char golden[33];       /* CPU backends; "" on others */
+    char device_note[256]; /* why "auto" did not take a CUDA device */
+    corun_engine *engine;  /* that this model carries */
+    bool mixed;            /* a refill failed half way: nothing runs until one succeeds */
 };
 
 /* One sample of a request: its tokens, and the text that is not final yet. */
@@ -86,6 +87,12 @@ corun_status emit_done(corun_engine *e, sample *s, corun_finish why, int32_t sto
                        int32_t stop_token);
 corun_status emit_failed(corun_engine *e, sample *s, corun_status st, const char *text);
 corun_status event_pop(corun_engine *e, corun_event *out); /* NONE when empty */
+
+/* device.c */
+/* The backend that `device` names for these dimensions, on the CPU with its golden digest checked.
+ * oo: as for the CPU; its device field is set here. */
+corun_status device_open(corun_model *m, const char *device, const ops_dims *d, ops_open_opts *oo,
+                         ops **out);
 
 /* identity.c: makes the identity, or makes it anew. */
 corun_status identity_make(corun_engine *e);

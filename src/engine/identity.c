@@ -1,7 +1,8 @@
 /* identity.c - the numeric identity: one digest over all that can move a bit of a result.
  *
  * On the CPU the class is portable, so instruction set, compiler, library versions and the number
- * of threads are no part of it: the golden digest of the kernels stands for them. What only moves
+ * of threads are no part of it: the golden digest of the kernels stands for them. A device backend
+ * names its machine, its libraries and its kernels instead. What only moves
  * time (pool and swap size, arrival) is no part either. Invariant: the digest is that of the JSON
  * text, whose fields stand in one order. */
 #include <math.h>
@@ -115,7 +116,8 @@ corun_status identity_make(corun_engine *e)
     jw_open(&w, '{');
     put_int(&w, "numerics", NUMERICS_VERSION);
     put_str(&w, "backend", m->net->o->name);
-    put_str(&w, "golden", m->golden);
+    if (*m->net->o->machine) put_str(&w, "machine", m->net->o->machine);
+    if (*m->golden) put_str(&w, "golden", m->golden);
     put_str(&w, "weights_dtype", "bf16");
     put_str(&w, "kv_dtype", "bf16");
     put_digest(&w, "weights", m->net->weights);

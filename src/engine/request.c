@@ -10,7 +10,7 @@ static params_limits limits_of(const corun_engine *e)
 {
     const config *g = &e->m->net->cfg;
     int32_t named = bpe_n_token(e->m->text);
-    bool all = e->opts.allow_special_rows || named > g->n_vocab;
+    bool all = e->opts.allow_special_rows || named > g->n_vocab || named == 0;
     return (params_limits){.n_vocab = g->n_vocab,
                            .n_ctx = e->opts.n_ctx,
                            .n_draw_max = all ? g->n_vocab : named,
@@ -48,6 +48,8 @@ corun_status request_open(request **out, const corun_engine *e, const corun_requ
 {
     *out = NULL;
     TRY(check_prompt(e, r));
+    if (r->sampling.n_stop && !e->m->text)
+        FAIL(CORUN_EUNSUPPORTED, "stop: this model has no tokenizer, so there is no text");
     params_limits l = limits_of(e);
     request *q = mem_alloc(1, sizeof *q, "request");
     if (!q) return CORUN_ENOMEM;

@@ -25,13 +25,12 @@ typedef struct dense {
     void *buf[N_BUF];
 } dense;
 
-static corun_status forward(model *m, const step *s)
+static corun_status run(dense *d)
 {
-    dense *d = (dense *)m;
+    model *m = &d->base;
     ops *o = m->o;
     float eps = m->cfg.eps;
     void **b = d->buf;
-    TRY(o->step_put(o, s));
     TRY(o->embed(o, d->embed, b[BUF_H]));
     const void *y = NULL;
     for (int32_t i = 0; i < m->cfg.n_layer; i++) {
@@ -48,6 +47,16 @@ static corun_status forward(model *m, const step *s)
         y = b[BUF_Y];
     }
     return o->norm(o, OPS_ROWS_WANT, b[BUF_H], y, d->out_norm, eps, b[BUF_WANT]);
+}
+
+static corun_status forward(model *m, const step *s)
+{
+    ops *o = m->o;
+    bool replay = false;
+    TRY(o->step_put(o, s));
+    if (!o->record) return run((dense *)m);
+    TRY(o->record(o, &replay));
+    return replay ? CORUN_OK : o->record_end(o, run((dense *)m));
 }
 
 static corun_status logits(model *m, int32_t first, int32_t n)
@@ -157,7 +166,7 @@ static corun_status load_all(load *l, dense *d)
     mem_free(inv_freq);
     TRY(st);
     TRY(load_all_used(l));
-    return weights_digest(l->w, &d->base.weights);
+    return load_digest(l, &d->base.weights);
 }
 
 /* Tables of positions stay: rope_freqs must hold what it held. */
@@ -199,7 +208,7 @@ static float inv_sqrt(int32_t d)
     return (float)r;
 }
 
-static corun_status load_on(model **out, weights *w, const config *cfg, ops *o)
+corun_status model_load_on(model **out, weights *w, const config *cfg, ops *o)
 {
     *out = NULL;
     dense *d = mem_alloc(1, sizeof *d, "model");
@@ -218,7 +227,7 @@ static corun_status load_on(model **out, weights *w, const config *cfg, ops *o)
     d->scale = inv_sqrt(cfg->d_head);
     load l = {.w = w, .cfg = cfg, .o = o};
     corun_status st = CORUN_OK;
-    if (!MEM_NEW(d->layer, (size_t)cfg->n_layer) || !MEM_NEW(l.used, weights_count(w)))
+    if (!MEM_NEW(d->layer, (size_t)cfg->n_layer) || !MEM_NEW(l.used, w ? weights_count(w) : 1))
         st = CORUN_ENOMEM;
     if (st == CORUN_OK) st = load_all(&l, d);
     mem_free(l.used);
@@ -231,9 +240,9 @@ static corun_status load_on(model **out, weights *w, const config *cfg, ops *o)
     return CORUN_OK;
 }
 
-static ops_dims dims_of(const config *g)
+void model_dims(const config *g, ops_dims *out)
 {
-    return (ops_dims){.n_layer = g->n_layer,
+    *out = (ops_dims){.n_layer = g->n_layer,
                       .n_embd = g->n_embd,
                       .n_head = g->n_head,
                       .n_kv = g->n_kv,
@@ -244,20 +253,22 @@ static ops_dims dims_of(const config *g)
 
 corun_status model_load(model **out, weights *w, const config *cfg, const ops_open_opts *oo)
 {
-    ops_dims d = dims_of(cfg);
+    ops_dims d;
     ops *o;
     *out = NULL;
+    model_dims(cfg, &d);
     TRY(ops_open_cpu(&o, &d, oo));
-    return load_on(out, w, cfg, o);
+    return model_load_on(out, w, cfg, o);
 }
 
 corun_status model_load_ref(model **out, weights *w, const config *cfg, bool exact)
 {
-    ops_dims d = dims_of(cfg);
+    ops_dims d;
     ops *o;
     *out = NULL;
+    model_dims(cfg, &d);
     TRY(ops_open_ref(&o, &d, exact));
-    return load_on(out, w, cfg, o);
+    return model_load_on(out, w, cfg, o);
 }
 
 void model_close(model *m)

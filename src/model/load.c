@@ -2,6 +2,7 @@
  * Invariant: every tensor's shape is checked against the config before a byte of it is read. */
 #include "model/load.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ static const struct {
 static void name_of(const load *l, int layer, load_role role, const char *suffix,
                     char out[NAME_MAX_LEN])
 {
-    bool gguf = weights_is_gguf(l->w);
+    bool gguf = l->w && weights_is_gguf(l->w);
     const char *base = gguf ? names[role].gguf : names[role].hf;
     if (layer < 0)
         snprintf(out, NAME_MAX_LEN, "%s.%s", base, suffix);
@@ -55,6 +56,7 @@ static bool ends_with(const char *s, const char *end)
 
 corun_status load_all_used(const load *l)
 {
+    if (!l->w) return CORUN_OK;
     for (size_t i = 0; i < weights_count(l->w); i++) {
         const char *name = weights_at(l->w, i)->name;
         if (l->used[i] || ends_with(name, "rotary_emb.inv_freq")) continue;
@@ -152,6 +154,66 @@ static corun_status settle(load *l, const ops_weight_spec *spec, ops_weight **ou
     return l->o->weight_open(l->o, spec, out);
 }
 
+/* ---- made-up weights ----------------------------------------------------------------------- */
+
+#define FILL_VERSION 1
+#define FILL_SEED    20261130u
+#define FILL_LOGIT   4.0f /* standard deviation of the logits */
+
+/* Uniform values of standard deviation s reach s sqrt(3). */
+static ops_fill made_up(load *l, load_role role, int64_t n_in, bool bias)
+{
+    float spread = sqrtf(3.0f / (float)n_in);
+    if (role == LOAD_EMBED || role == LOAD_HEAD) spread = FILL_LOGIT * spread;
+    return (ops_fill){
+        .seed = FILL_SEED, .index = l->n_fill++, .n_in = n_in, .spread = bias ? 0.5f : spread};
+}
+
+static ops_fill made_up_gain(load *l, int64_t n)
+{
+    return (ops_fill){
+        .seed = FILL_SEED, .index = l->n_fill++, .n_in = n, .base = 1.0f, .spread = 0.25f};
+}
+
+static corun_status open_made_up(load *l, ops_fill f, const char *name, int64_t rows,
+                                 const uint16_t *bias, ops_weight **out)
+{
+    ops_weight_spec s = {.name = name,
+                         .dtype = OPS_BF16,
+                         .n_out = rows,
+                         .n_in = f.n_in,
+                         .read = ops_fill_read,
+                         .arg = &f,
+                         .bias = bias};
+    l->n_param += (uint64_t)(rows * f.n_in) + (bias ? (uint64_t)rows : 0);
+    return settle(l, &s, out);
+}
+
+static corun_status make_matrix(load *l, const char *name, load_role role, int64_t rows,
+                                int64_t n_in, bool bias, ops_weight **out)
+{
+    uint16_t *b = NULL;
+    corun_status st = CORUN_OK;
+    if (bias) {
+        if (!(b = mem_alloc((size_t)rows, sizeof *b, name))) return CORUN_ENOMEM;
+        ops_fill f = made_up(l, role, rows, true);
+        st = ops_fill_read(&f, 0, 1, b);
+    }
+    if (st == CORUN_OK) st = open_made_up(l, made_up(l, role, n_in, false), name, rows, b, out);
+    mem_free(b);
+    return st;
+}
+
+corun_status load_digest(const load *l, digest *out)
+{
+    if (l->w) return weights_digest(l->w, out);
+    const uint32_t made[4] = {FILL_VERSION, FILL_SEED, l->n_fill, (uint32_t)FILL_LOGIT};
+    *out = digest_of(made, sizeof made);
+    return CORUN_OK;
+}
+
+/* ---- handles ------------------------------------------------------------------------------- */
+
 corun_status load_matrix(load *l, int layer, int n, const load_role *role, const int64_t *n_out,
                          int64_t n_in, bool bias, ops_weight **out)
 {
@@ -162,11 +224,12 @@ corun_status load_matrix(load *l, int layer, int n, const load_role *role, const
         int64_t dim[2] = {n_out[i], n_in};
         name_of(l, layer, role[i], "weight", name);
         if (i == 0) memcpy(first, name, sizeof first);
-        TRY(take(l, name, 2, dim, &m.part[i].t));
+        if (l->w) TRY(take(l, name, 2, dim, &m.part[i].t));
         m.part[i].rows = n_out[i];
         m.part[i].permuted = l->cfg->gguf_permuted && (role[i] == LOAD_Q || role[i] == LOAD_K);
         rows += n_out[i];
     }
+    if (!l->w) return make_matrix(l, first, role[0], rows, n_in, bias, out);
     uint16_t *b = NULL;
     corun_status st = CORUN_OK;
     if (bias) {
@@ -191,6 +254,7 @@ corun_status load_vector(load *l, int layer, load_role role, int64_t n, ops_weig
     matrix_read m = {.w = l->w, .n_part = 1, .n_in = n, .d_head = l->cfg->d_head};
     char name[NAME_MAX_LEN];
     name_of(l, layer, role, "weight", name);
+    if (!l->w) return open_made_up(l, made_up_gain(l, n), name, 1, NULL, out);
     TRY(take(l, name, 1, &n, &m.part[0].t));
     m.part[0].rows = 1;
     ops_weight_spec spec = {
@@ -204,7 +268,7 @@ corun_status load_rope_factors(load *l, float **out)
 {
     *out = NULL;
     const weights_tensor *t =
-        weights_is_gguf(l->w) ? weights_find(l->w, "rope_freqs.weight") : NULL;
+        l->w && weights_is_gguf(l->w) ? weights_find(l->w, "rope_freqs.weight") : NULL;
     if (!t) return CORUN_OK;
     int64_t n = l->cfg->d_head / 2;
     TRY(take(l, "rope_freqs.weight", 1, &n, &t));

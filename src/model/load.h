@@ -22,11 +22,12 @@ typedef enum load_mode {
 
 typedef struct load {
     load_mode mode;
-    weights *w;
+    weights *w; /* NULL: made-up weights */
     const config *cfg;
     ops *o;
     uint64_t n_param;
-    bool *used; /* [weights_count]: tensors that the graph has taken */
+    uint32_t n_fill; /* made-up matrices so far */
+    bool *used;      /* [weights_count]: tensors that the graph has taken */
 } load;
 
 /* Roles of tensors; `layer` is -1 for those outside the layers. */
@@ -54,6 +55,8 @@ corun_status load_vector(load *l, int layer, load_role role, int64_t n, ops_weig
 /* An error that names the first tensor that the graph had no use for: the config contradicts it.
  * Left alone: rotary_emb.inv_freq (made from the config) and the head of a tied model. */
 corun_status load_all_used(const load *l);
+/* Digest of what was loaded. */
+corun_status load_digest(const load *l, digest *out);
 /* rope_freqs of a GGUF file, NULL when there are none: [d / 2], mem_free. */
 corun_status load_rope_factors(load *l, float **out);
 

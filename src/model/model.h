@@ -34,7 +34,13 @@ struct model {
     void (*close)(model *m);
 };
 
-/* Reads weights into the CPU backend. w stays the caller's. */
+/* Dimensions that a backend is opened with. */
+void model_dims(const config *cfg, ops_dims *out);
+/* Reads weights into a backend, which becomes the model's and is closed on failure. w stays the
+ * caller's; NULL: made-up weights, a function of the shapes alone, with logits of a standard
+ * deviation of about 4. */
+corun_status model_load_on(model **out, weights *w, const config *cfg, ops *o);
+/* The same on the CPU backend. */
 corun_status model_load(model **out, weights *w, const config *cfg, const ops_open_opts *oo);
 /* The same graph on the oracle (tests and goldens); exact: nothing is rounded. */
 corun_status model_load_ref(model **out, weights *w, const config *cfg, bool exact);

@@ -158,6 +158,7 @@ typedef struct ops ops;
 struct ops {
     const char *name; /* "cpu", "ref", "cuda" */
     const char *isa;
+    char label[64];    /* the device in words for people; "": nothing to say */
     char machine[512]; /* all of a machine and its libraries that can move a bit; "": nothing can */
     ops_dims dims;
     ops_conf conf; /* of the last configure */

@@ -138,6 +138,7 @@ corun_status bpe_encode(const bpe *t, const char *text, size_t len, unsigned fla
                         bpe_ids *out)
 {
     size_t bad, before = out->n;
+    if (!t) FAIL(CORUN_EUNSUPPORTED, "this model has no tokenizer: it takes token ids only");
     if (!utf8_valid(text, len, &bad)) FAIL(CORUN_EFORMAT, "text: byte %zu is not UTF-8", bad);
     encoder e = {.t = t, .flags = flags, .max = max, .out = out};
     buf_init(&e.nfc, SIZE_MAX / 2);
@@ -164,11 +165,11 @@ void bpe_ids_free(bpe_ids *ids)
 
 /* ---- what is known of tokens ---------------------------------------------------------------- */
 
-int32_t bpe_n_token(const bpe *t) { return (int32_t)t->n_tok; }
-int32_t bpe_bos(const bpe *t) { return t->bos; }
-int32_t bpe_eos(const bpe *t) { return t->eos; }
+int32_t bpe_n_token(const bpe *t) { return t ? (int32_t)t->n_tok : 0; }
+int32_t bpe_bos(const bpe *t) { return t ? t->bos : -1; }
+int32_t bpe_eos(const bpe *t) { return t ? t->eos : -1; }
 size_t bpe_n_special(const bpe *t) { return t->n_name; }
-digest bpe_digest(const bpe *t) { return t->digest; }
+digest bpe_digest(const bpe *t) { return t ? t->digest : (digest){0}; }
 
 void bpe_special_at(const bpe *t, size_t i, const char **name, const char **text)
 {
@@ -194,7 +195,7 @@ void bpe_token(const bpe *t, int32_t id, const char **data, size_t *len, bool *i
     *data = "";
     *len = 0;
     *is_special = false;
-    if (id < 0 || (size_t)id >= t->n_tok || !t->tok[id].flags) return;
+    if (!t || id < 0 || (size_t)id >= t->n_tok || !t->tok[id].flags) return;
     *data = t->arena.data + t->tok[id].off;
     *len = t->tok[id].len;
     *is_special = (t->tok[id].flags & BPE_TOK_SPECIAL) != 0;

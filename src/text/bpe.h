@@ -23,6 +23,7 @@ corun_status bpe_parse(bpe **out, const char *json, size_t len, const char *toke
 corun_status bpe_open_bytes(bpe **out);
 void bpe_close(bpe *t);
 
+/* NULL is a tokenizer without tokens: every id decodes to nothing, bpe_encode refuses. */
 int32_t bpe_n_token(const bpe *t); /* ids with a token: 0 ... n - 1 (gaps decode to nothing) */
 int32_t bpe_bos(const bpe *t);     /* -1: none */
 int32_t bpe_eos(const bpe *t);

@@ -460,6 +460,7 @@ corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *op
         cuda_close(&c->base);
         return st;
     }
+    snprintf(c->base.label, sizeof c->base.label, "%s", c->g.name);
     *out = &c->base;
     return CORUN_OK;
 }
