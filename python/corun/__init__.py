@@ -111,11 +111,13 @@ class Model:
     """An open model with its tokenizer and chat template.
 
     path: a .gguf file, a folder with safetensors, or "fake:LEVEL". threads and isa never change a
-    bit. library: path of libcorun.so, or a Library; without it the one beside this package is
+    bit. device: "auto" (a CUDA device where one serves), "cpu", "cuda" or "cuda:N".
+    dummy_weights: path is a config.json, weights are made up, prompts are token ids. library: path of libcorun.so, or a Library; without it the one beside this package is
     taken, else the system's.
     """
 
     def __init__(self, path: str, *, threads: int = 0, isa: str = "auto",
+                 device: str = "auto", dummy_weights: bool = False,
                  template_date: Optional[str] = None,
                  library: Union[None, str, Library] = None):
         self.lib = library if isinstance(library, Library) else Library(library)
@@ -123,6 +125,7 @@ class Model:
         self._engine: Optional["Engine"] = None
         o = self.lib.c.corun_model_opts_default()
         o.path, o.n_thread, o.isa = str(path).encode(), threads, isa.encode()
+        o.device, o.dummy_weights = device.encode(), dummy_weights
         if template_date is not None:
             o.template_date = template_date.encode()
         h = C.c_void_p()

@@ -28,12 +28,13 @@ TEXT_ADD_SPECIAL, TEXT_LITERAL, TEXT_SKIP_SPECIAL = 1, 2, 4
 class ModelOpts(C.Structure):
     _c_name_ = "corun_model_opts"
     _fields_ = [("path", C.c_char_p), ("n_thread", C.c_int), ("isa", C.c_char_p),
-                ("template_date", C.c_char_p)]
+                ("device", C.c_char_p), ("template_date", C.c_char_p), ("dummy_weights", C.c_bool)]
 
 
 class ModelInfo(C.Structure):
     _c_name_ = "corun_model_info"
-    _fields_ = [("family", C.c_char * 32), ("isa", C.c_char * 16), ("n_layer", C.c_int32),
+    _fields_ = [("family", C.c_char * 32), ("isa", C.c_char * 16), ("device", C.c_char * 80),
+                ("device_note", C.c_char * 256), ("n_layer", C.c_int32),
                 ("n_embd", C.c_int32), ("n_head", C.c_int32), ("n_kv_head", C.c_int32),
                 ("head_dim", C.c_int32), ("n_ff", C.c_int32), ("n_vocab", C.c_int32),
                 ("n_token", C.c_int32), ("n_ctx", C.c_int32), ("bos", C.c_int32),

@@ -221,7 +221,7 @@ corun_status model_load_on(model **out, weights *w, const config *cfg, ops *o)
                       .configure = configure,
                       .forward = forward,
                       .logits = logits,
-                      .gguf = weights_is_gguf(w),
+                      .gguf = w && weights_is_gguf(w),
                       .refill = refill,
                       .close = close_dense};
     d->scale = inv_sqrt(cfg->d_head);
