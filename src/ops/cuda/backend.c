@@ -14,15 +14,6 @@
 #define MAX_PRODUCT_ROWS 8192 /* of one matrix product */
 #define MAX_PINNED_SWAP  ((size_t)4 << 30)
 
-#define CUDA(call, what) TRY(gpu_status((int)(call), (what)))
-
-static corun_status copy(const cuda *c, void *to, const void *from, size_t bytes, const char *what)
-{
-    if (bytes == 0) return CORUN_OK;
-    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->g.stream), what);
-    return gpu_sync(&c->g, what);
-}
-
 /* ---- memory -------------------------------------------------------------------------------- */
 
 static corun_status cuda_dev_alloc(ops *o, size_t bytes, void **dev)
@@ -39,12 +30,12 @@ static void cuda_dev_free(ops *o, void *dev)
 
 static corun_status cuda_dev_put(ops *o, void *dev, size_t off, const void *host, size_t bytes)
 {
-    return copy(cuda_of(o), (char *)dev + off, host, bytes, "copy to the device");
+    return gpu_put(&cuda_of(o)->g, (char *)dev + off, host, bytes);
 }
 
 static corun_status cuda_dev_get(ops *o, const void *dev, size_t off, void *host, size_t bytes)
 {
-    return copy(cuda_of(o), host, (const char *)dev + off, bytes, "copy from the device");
+    return gpu_get(&cuda_of(o)->g, (const char *)dev + off, host, bytes);
 }
 
 static uint64_t cuda_weight_bytes(const ops *o) { return ((const cuda *)o)->weight_bytes; }
@@ -273,16 +264,16 @@ static corun_status cuda_logits_get(ops *o, int32_t r, float *host)
 {
     cuda *c = cuda_of(o);
     TRY(need_row(o, r));
-    return copy(c, host, c->logits + (size_t)r * (size_t)c->stride,
-                (size_t)o->dims.n_vocab * sizeof *host, "logits");
+    return gpu_get(&c->g, c->logits + (size_t)r * (size_t)c->stride, host,
+                   (size_t)o->dims.n_vocab * sizeof *host);
 }
 
 static corun_status cuda_logits_put(ops *o, int32_t r, const float *host)
 {
     cuda *c = cuda_of(o);
     TRY(need_row(o, r));
-    return copy(c, c->logits + (size_t)r * (size_t)c->stride, host,
-                (size_t)o->dims.n_vocab * sizeof *host, "logits");
+    return gpu_put(&c->g, c->logits + (size_t)r * (size_t)c->stride, host,
+                   (size_t)o->dims.n_vocab * sizeof *host);
 }
 
 /* ---- sampling ------------------------------------------------------------------------------ */

@@ -128,3 +128,20 @@ corun_status gpu_sync(const gpu *g, const char *what)
 {
     return gpu_status((int)cudaStreamSynchronize(g->stream), what);
 }
+
+static corun_status copy(const gpu *g, void *to, const void *from, size_t bytes, const char *what)
+{
+    if (bytes == 0) return CORUN_OK;
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, g->stream), what);
+    return gpu_sync(g, what);
+}
+
+corun_status gpu_put(const gpu *g, void *dev, const void *host, size_t bytes)
+{
+    return copy(g, dev, host, bytes, "copy to the device");
+}
+
+corun_status gpu_get(const gpu *g, const void *dev, void *host, size_t bytes)
+{
+    return copy(g, host, dev, bytes, "copy from the device");
+}

@@ -43,6 +43,9 @@ void gpu_free(void *dev);
 /* Pinned host memory, zeroed. */
 corun_status gpu_alloc_host(void **host, size_t bytes, const char *what);
 void gpu_free_host(void *host);
+/* Copies to the device and from it, done on return. */
+corun_status gpu_put(const gpu *g, void *dev, const void *host, size_t bytes);
+corun_status gpu_get(const gpu *g, const void *dev, void *host, size_t bytes);
 /* Waits for the stream; an error of an earlier launch is told here. */
 corun_status gpu_sync(const gpu *g, const char *what);
 
@@ -114,6 +117,8 @@ corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, co
                           float eps, const float *cos_sin, void *q);
 corun_status gpu_silu_mul(const gpu *g, int32_t n_tok, int32_t n_ff, const void *gate_up,
                           void *out);
+/* out[n] = 2^x of x[n] as this device's kernels have it (for tests). */
+corun_status gpu_ex2(const gpu *g, int64_t n, const float *x, float *out);
 /* w[n_out][f->n_in] as ops_fill_read gives it. */
 corun_status gpu_fill(const gpu *g, const ops_fill *f, int64_t n_out, void *w);
 

@@ -271,6 +271,18 @@ static __device__ __forceinline__ float silu(float g)
     return dev_rounded(__fdiv_rn(g, __fadd_rn(1.0f, e)));
 }
 
+static __global__ void k_ex2(int64_t n, const float *x, float *out)
+{
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = dev_ex2(x[i]);
+}
+
+corun_status gpu_ex2(const gpu *g, int64_t n, const float *x, float *out)
+{
+    k_ex2<<<(unsigned)((n + 255) / 256), 256, 0, stream_of(g)>>>(n, x, out);
+    return launched("2^x");
+}
+
 /* A thread eight outputs of a token row. */
 template <bool WIDE>
 static __global__ void k_silu_mul(int32_t n, const uint16_t *gate_up, uint16_t *out)
