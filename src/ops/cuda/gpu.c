@@ -8,6 +8,8 @@
 
 #include "ops/cuda/gpu.h"
 
+#define MIN_DRIVER 13000 /* as cudaDriverGetVersion counts */
+
 extern char **environ;
 
 corun_status gpu_status(int code, const char *what)
@@ -33,7 +35,12 @@ static const char *foreign_variable(void)
 /* The first Hopper device, or number `want`. */
 static corun_status pick(gpu *g, int want)
 {
-    int n = 0;
+    int n = 0, driver = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        FAIL(CORUN_EDEVICE, "no CUDA device: no driver is installed");
+    if (driver < MIN_DRIVER)
+        FAIL(CORUN_EDEVICE, "the driver serves CUDA %d.%d, CUDA %d.%d is needed", driver / 1000,
+             driver % 1000 / 10, MIN_DRIVER / 1000, MIN_DRIVER % 1000 / 10);
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess || n < 1)
         FAIL(CORUN_EDEVICE, "no CUDA device: %s",
