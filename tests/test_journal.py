@@ -49,10 +49,10 @@ def frames(data):
 class Job:
     """A batch in a folder of its own, with the output that an uninterrupted run gives."""
 
-    def __init__(self, corun, lines, *options, out="out.jsonl", command="batch"):
+    def __init__(self, corun, lines, *options, out="out.jsonl", command="batch", policy="corun"):
         self.corun, self.out, self.folder = corun, out, corun.folder
-        self.args = [command, "-m", "fake:phase", "-i", "in.jsonl", "-o", out, "--slots", "4",
-                     *options]
+        self.args = [command, "-m", "fake:phase", "-i", "in.jsonl", "--slots", "4", "--policy", policy,
+                     *options, "-o", out]
         corun.write("in.jsonl", lines)
         r = corun(*self.args)
         assert r.returncode == 0, r.stderr
@@ -125,10 +125,11 @@ class Job:
 
 # ---- killed at every place -----------------------------------------------------------------------
 
-@pytest.mark.parametrize("out, cuts", [("out.jsonl", 4), ("out.jsonl.gz", 1)])
-def test_killed_at_every_record(corun, out, cuts):
+@pytest.mark.parametrize("out, cuts, policy", [("out.jsonl", 4, "corun"), ("out.jsonl", 1, "free"),
+                                               ("out.jsonl.gz", 1, "free")])
+def test_killed_at_every_record(corun, out, cuts, policy):
     """A journal cut after every record and inside every record is what kill -9 leaves."""
-    job = Job(corun, requests(), out=out)
+    job = Job(corun, requests(), out=out, policy=policy)
     whole = job.whole_journal()
     places = frames(whole)
     assert len(places) == 26 and places[-1] == len(whole)
@@ -228,7 +229,7 @@ def test_restart(corun):
     whole = job.whole_journal()
     other = [completion(f"o{i}", "z", max_tokens=3) for i in range(5)]
     corun.write("in.jsonl", other)
-    assert corun(*job.args[:-3], "fresh.jsonl", "--slots", "4").returncode == 0
+    assert corun(*job.args[:-1], "fresh.jsonl").returncode == 0
     fresh = (corun.folder / "fresh.jsonl").read_bytes()
     job.refused()
     assert "from the journal" not in corun(*job.args, "--restart").stderr.decode()
@@ -237,7 +238,7 @@ def test_restart(corun):
         job.journal.write_bytes(junk)
         job.path.unlink()
         assert corun(*job.args, "--restart").returncode == 0 and job.path.read_bytes() == fresh
-    assert corun(*job.args[:-3], "-", "--restart").returncode == 2
+    assert corun(*job.args[:-1], "-", "--restart").returncode == 2
     assert b"no journal" in corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "-",
                                   "--restart").stderr
 
@@ -329,13 +330,13 @@ def test_other_user(corun):
     folder = corun.folder / "shut"
     folder.mkdir(mode=0o755)
     os.chmod(corun.folder, 0o755)
-    r = corun(*job.args[:-4], "-o", "shut/out.jsonl", preexec_fn=lambda: os.setuid(12345))
+    r = corun(*job.args[:-1], "shut/out.jsonl", preexec_fn=lambda: os.setuid(12345))
     assert r.returncode == 2, r.stderr
     assert whole == job.journal.read_bytes()
 
 
 def test_two_processes(corun):
-    job = Job(corun, requests(400, 60))
+    job = Job(corun, requests(160, 60))
     p = job.running()
     r = corun(*job.args)
     assert r.returncode == 2 and b"another process" in r.stderr
@@ -370,7 +371,7 @@ def test_output_is_a_link(corun):
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal(corun, sig):
-    job = Job(corun, requests(400, 60))
+    job = Job(corun, requests(160, 60))
     before = set(os.listdir(corun.folder))
     p = job.running(5)
     p.send_signal(sig)
@@ -386,7 +387,7 @@ def test_first_signal(corun, sig):
 
 @pytest.mark.parametrize("sig", [signal.SIGQUIT, signal.SIGKILL, signal.SIGABRT, signal.SIGUSR1])
 def test_other_signals(corun, sig):
-    job = Job(corun, requests(400, 60))
+    job = Job(corun, requests(160, 60))
     before = set(os.listdir(corun.folder))
     p = job.running(5, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
     p.send_signal(sig)
@@ -442,7 +443,7 @@ def test_full_disk(corun):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", small]).returncode:
         pytest.skip("no right to mount")
     try:
-        args = [*job.args[:-4], "-o", "small/out.jsonl", "--slots", "4"]
+        args = [*job.args[:-1], "small/out.jsonl"]
         for filler in (size - 4096, size // 2, 0):
             (small / "filler").write_bytes(bytes(filler))
             r = corun(*args)
@@ -466,7 +467,7 @@ def test_another_file_system(corun):
     folder = f"{shm}/corun-test-{os.getpid()}"
     os.mkdir(folder)
     try:
-        job = Job(corun, requests(400, 60))
+        job = Job(corun, requests(160, 60))
         job.args[job.args.index("-o") + 1] = f"{folder}/out.jsonl"
         p = corun.start(*job.args, stderr=-1)
         path = f"{folder}/out.jsonl.corun-journal"
@@ -557,7 +558,7 @@ def test_score(corun):
 
 
 def test_input_changes_while_it_is_read(corun):
-    job = Job(corun, requests(400, 60))
+    job = Job(corun, requests(160, 60))
     p = job.running()
     p.send_signal(signal.SIGSTOP)
     with open(corun.folder / "in.jsonl", "ab") as f:
