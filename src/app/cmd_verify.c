@@ -138,12 +138,15 @@ static corun_status read_requests(own_requests *own, const char *path, const job
 
 static corun_status write_json(const char *path, const buf *b, const char *in)
 {
-    sink *s;
+    sink *s = NULL;
+    place at;
     const char *const taken[] = {in ? in : "-"};
-    TRY(sink_open(&s, path, taken, in != NULL));
-    corun_status st = sink_put(s, b->data, b->len);
+    corun_status st = place_find(&at, path, taken, in != NULL);
+    if (st == CORUN_OK) st = sink_open(&s, &at);
+    if (st == CORUN_OK) st = sink_put(s, b->data, b->len);
     if (st == CORUN_OK) st = sink_commit(s);
     sink_close(s);
+    place_free(&at);
     return st;
 }
 
