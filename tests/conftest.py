@@ -10,6 +10,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CORUN = pathlib.Path(os.environ.get("CORUN_BIN", ROOT / "build" / "corun")).resolve()
 
 
+# Kept audits go to the build folder, not to the user's cache.
+os.environ["XDG_CACHE_HOME"] = str(CORUN.parent / "test-cache")
+
+
 class Corun:
     """Runs build/corun (or CORUN_BIN) with the fake model, in a folder of its own."""
 

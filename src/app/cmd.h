@@ -82,6 +82,7 @@ int cmd_batch(int argc, char **argv);
 int cmd_merge(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
+int cmd_audit(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_diff(int argc, char **argv);
 int cmd_replay(int argc, char **argv);

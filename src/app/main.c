@@ -19,6 +19,7 @@ static const struct {
     {"diff", cmd_diff, "where two result files part"},
     {"replay", cmd_replay, "run rows of a result file again, alone, and compare"},
     {"verify", cmd_verify, "the promise, tried on a model: recipes under each policy"},
+    {"audit", cmd_audit, "the levels that the kernels meet on this machine"},
     {"bench", cmd_bench, "times the engine beside its own matrix products"},
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/seed.h"
 #include "engine/engine.h"
+#include "engine/levels.h"
 
 /* ---- model ---------------------------------------------------------------------------------- */
 
@@ -129,6 +130,7 @@ void corun_model_close(corun_model *m)
     if (!m) return;
     corun_engine_close(m->engine);
     model_close(m->net);
+    mem_free(m->levels);
     prompt_close(&m->prompt);
     bpe_close(m->text);
     pool_close(m->threads);
@@ -278,9 +280,8 @@ corun_engine_opts corun_engine_opts_default(void)
 
 enum { MAX_SLOT = 4096, MAX_ALIVE = 1024, MAX_CHUNK = 1 << 20 };
 
-static corun_status check_opts(corun_engine_opts *o, const policy *p, const config *g)
+corun_status engine_check_shape(corun_engine_opts *o, const config *g)
 {
-    o->policy = p->id;
     if (o->n_slot < 1 || o->n_slot > MAX_SLOT)
         FAIL(CORUN_EINVAL, "n_slot: %d is not in 1 ... %d", o->n_slot, MAX_SLOT);
     if (o->n_ctx < 0 || o->n_ctx > g->n_ctx)
@@ -290,6 +291,11 @@ static corun_status check_opts(corun_engine_opts *o, const policy *p, const conf
     if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64 &&
         o->page_tokens != 128)
         FAIL(CORUN_EINVAL, "page_tokens: %d is not 16, 32, 64 or 128", o->page_tokens);
+    return CORUN_OK;
+}
+
+static corun_status check_chunk(corun_engine_opts *o, const policy *p)
+{
     if (o->prefill_chunk == 0) o->prefill_chunk = p->chunk;
     if (o->prefill_chunk < 1 || o->prefill_chunk > MAX_CHUNK)
         FAIL(CORUN_EINVAL, "prefill_chunk: %d is not in 1 ... %d", o->prefill_chunk, MAX_CHUNK);
@@ -343,8 +349,12 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
     corun_model *m = e->m;
     corun_engine_opts *o = &e->opts;
     *o = *opts;
-    TRY(policy_resolve(&e->policy, o->policy, m->net->o));
-    TRY(check_opts(o, e->policy, &m->net->cfg));
+    const audit_report *seen;
+    TRY(engine_check_shape(o, &m->net->cfg));
+    TRY(levels_get(m, o, &seen));
+    TRY(policy_resolve(&e->policy, o->policy, m->net->o, seen));
+    o->policy = e->policy->id;
+    TRY(check_chunk(o, e->policy));
     sched_opts so = {.planner = e->policy->planner,
                      .cut = e->policy->cut,
                      .n_slot = o->n_slot,

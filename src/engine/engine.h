@@ -20,8 +20,10 @@ struct corun_model {
     prompt_source prompt;
     char golden[33];       /* CPU backends; "" on others */
     char device_note[256]; /* why "auto" did not take a CUDA device */
-    corun_engine *engine;  /* that this model carries */
-    bool mixed;            /* a refill failed half way: nothing runs until one succeeds */
+    audit_report *levels;  /* what was found last (levels.h), for options of this key */
+    char levels_key[33];
+    corun_engine *engine; /* that this model carries */
+    bool mixed;           /* a refill failed half way: nothing runs until one succeeds */
 };
 
 /* One sample of a request: its tokens, and the text that is not final yet. */
@@ -93,6 +95,9 @@ corun_status event_pop(corun_engine *e, corun_event *out); /* NONE when empty */
  * oo: as for the CPU; its device field is set here. */
 corun_status device_open(corun_model *m, const char *device, const ops_dims *d, ops_open_opts *oo,
                          ops **out);
+
+/* api.c: n_slot, n_ctx (0 becomes the model's) and page_tokens. */
+corun_status engine_check_shape(corun_engine_opts *o, const config *g);
 
 /* identity.c: makes the identity, or makes it anew. */
 corun_status identity_make(corun_engine *e);

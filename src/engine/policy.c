@@ -81,12 +81,6 @@ corun_status corun_policy_parse(const char *name, corun_policy *out)
     FAIL(CORUN_EINVAL, "policy \"%s\": not auto, free, corun, invariant or dynamic", name);
 }
 
-static const char *set_name(ops_set s)
-{
-    static const char *const name[OPS_N_SET] = {"standard", "fixed", "canonical"};
-    return name[s];
-}
-
 /* An op that both phases run must meet the higher one of the two levels. */
 static ops_level needed(const policy *p, ops_op op)
 {
@@ -95,27 +89,38 @@ static ops_level needed(const policy *p, ops_op op)
     return p->decode > p->prefill ? p->decode : p->prefill;
 }
 
-corun_status policy_check(const policy *p, const ops *o)
+corun_status policy_check(const policy *p, const ops *o, const audit_report *seen)
 {
     for (int i = 0; i < OPS_N_OP; i++) {
-        ops_level met = o->level[p->set[i]][i], need = needed(p, (ops_op)i);
-        if (met < need)
+        ops_set set = p->set[i];
+        ops_level declared = o->level[set][i], need = needed(p, (ops_op)i);
+        const char *op = ops_op_name((ops_op)i);
+        if (declared < need)
             FAIL(CORUN_EUNSUPPORTED,
                  "policy %s: op %s of the %s kernels meets the level %s on backend %s, it needs %s",
-                 p->name, ops_op_name((ops_op)i), set_name(p->set[i]), ops_level_name(met), o->name,
+                 p->name, op, ops_set_name(set), ops_level_name(declared), o->name,
                  ops_level_name(need));
+        if (!seen || audit_level(seen, set, (ops_op)i) >= need) continue;
+        const audit_case *c = audit_weakest(seen, set, (ops_op)i);
+        FAIL(CORUN_EMISMATCH,
+             "policy %s: op %s of the %s kernels was found to meet only the level %s on backend %s "
+             "(%s), it needs %s; %s%s%s. `corun audit` measures again",
+             p->name, op, ops_set_name(set), ops_level_name(audit_level(seen, set, (ops_op)i)),
+             o->name, o->isa ? o->isa : "", ops_level_name(need), c ? c->what : "not tried",
+             c && c->what[0] ? ": " : "", c ? c->why : "");
     }
     return CORUN_OK;
 }
 
-corun_status policy_resolve(const policy **out, corun_policy p, const ops *o)
+corun_status policy_resolve(const policy **out, corun_policy p, const ops *o,
+                            const audit_report *seen)
 {
     if (p == CORUN_POLICY_AUTO) {
         *out = policy_get(CORUN_POLICY_FREE);
-        if (policy_check(*out, o) == CORUN_OK) return CORUN_OK;
+        if (policy_check(*out, o, seen) == CORUN_OK) return CORUN_OK;
         p = CORUN_POLICY_CORUN;
     }
     *out = policy_get(p);
     if (!*out) FAIL(CORUN_EINVAL, "policy: %d is unknown", (int)p);
-    return policy_check(*out, o);
+    return policy_check(*out, o, seen);
 }

@@ -4,7 +4,7 @@
 #define ENGINE_POLICY_H
 
 #include "corun.h"
-#include "ops/ops.h"
+#include "ops/audit.h"
 #include "sched/sched.h"
 
 typedef struct policy {
@@ -29,8 +29,11 @@ typedef struct policy {
 /* NULL: AUTO, or no policy. */
 const policy *policy_get(corun_policy p);
 /* AUTO becomes the first policy that the backend meets: free, else corun. */
-corun_status policy_resolve(const policy **out, corun_policy p, const ops *o);
-/* CORUN_EUNSUPPORTED names the op, its kernel set, the level that it meets and the one needed. */
-corun_status policy_check(const policy *p, const ops *o);
+corun_status policy_resolve(const policy **out, corun_policy p, const ops *o,
+                            const audit_report *seen);
+/* Whether the ops meet what the policy needs: what they declare, and (seen not NULL) what the audit
+ * found. CORUN_EUNSUPPORTED when an op declares less, CORUN_EMISMATCH when it was found to meet
+ * less than it declares; the text names the op, its kernel set, the level and the one needed. */
+corun_status policy_check(const policy *p, const ops *o, const audit_report *seen);
 
 #endif

@@ -19,6 +19,7 @@ struct model {
     digest weights; /* of their content */
     bool gguf;      /* names and rows of a GGUF file */
     uint64_t n_param;
+    bool fake; /* tokens do not come from the ops */
     /* Sizes the backend and the activations for a schedule; before the first step, and again for
      * each new engine. c->n_slot holds the scratch states too. */
     corun_status (*configure)(model *m, const ops_conf *c);

@@ -222,8 +222,11 @@ corun_status model_open_fake(model **out, ops_level prefill, ops_level decode,
     if (!f) return CORUN_ENOMEM;
     f->prefill = prefill;
     f->decode = decode;
-    f->base =
-        (model){.configure = configure, .forward = forward, .logits = logits, .close = close_fake};
+    f->base = (model){.fake = true,
+                      .configure = configure,
+                      .forward = forward,
+                      .logits = logits,
+                      .close = close_fake};
     config *g = &f->base.cfg;
     *g = (config){.n_layer = 1,
                   .n_embd = FAKE_WIDTH,

@@ -73,7 +73,8 @@ static corun_status poison(audit *a, const form *f, int byte)
     return CORUN_OK;
 }
 
-static corun_status note_logits(audit *a, const form *f)
+/* poisoned: whether the buffer is spoiled first. */
+static corun_status note_logits(audit *a, const form *f, bool poisoned)
 {
     const audit_scene *c = &a->sc;
     int32_t n_want = a->o->n_want, token = 0;
@@ -81,7 +82,8 @@ static corun_status note_logits(audit *a, const form *f)
     for (int32_t first = 0; first < n_want; first += f->max_chunk) {
         int32_t n = n_want - first < f->max_chunk ? n_want - first : f->max_chunk;
         memset(a->row, 0x7f, bytes);
-        for (int32_t i = 0; i < n; i++) TRY(a->o->logits_put(a->o, i, (float *)(void *)a->row));
+        for (int32_t i = 0; poisoned && i < n; i++)
+            TRY(a->o->logits_put(a->o, i, (float *)(void *)a->row));
         TRY(a->o->logits(a->o, f->w, a->in[0], first, n));
         for (int32_t i = 0; i < n; i++, token++) {
             while (c->want_at[token] < 0) token++;
@@ -119,7 +121,7 @@ static corun_status try_scene(audit *a, const form *f, int32_t times)
         TRY(put_inputs(a, f));
         TRY(poison(a, f, t % 2 ? 0x5a : 0xa5));
         if (f->max_chunk) {
-            TRY(note_logits(a, f));
+            TRY(note_logits(a, f, t > 0));
             continue;
         }
         TRY(f->run(a, f));

@@ -7,9 +7,16 @@
 
 enum { N_KIND = 8, DRAW_BYTES = 3 + 2 * CORUN_MAX_TOP };
 
+typedef struct kept {
+    int32_t *row;   /* [logit_rows] content of a chunk row */
+    int32_t *drawn; /* token drawn for a content */
+} kept;
+
 /* Chunk row r gets the logits of a content; AUDIT_NAN and AUDIT_HUGE have none. */
-static corun_status put_logits(audit *a, int32_t r, int32_t content)
+static corun_status put_logits(audit *a, int32_t r, int32_t content, int32_t *held)
 {
+    if (held[r] == content) return CORUN_OK;
+    held[r] = content;
     float *row = (float *)(void *)a->row;
     for (int32_t i = 0; i < a->spec->dims.n_vocab; i++) {
         uint64_t x = audit_mix((uint64_t)(uint32_t)content << 32 | (uint32_t)i);
@@ -84,7 +91,7 @@ static corun_status note_logprob(audit *a, int which, int32_t content, int32_t n
                           which ? "its score" : "its draw", &d->logprob, sizeof d->logprob);
 }
 
-static corun_status try_lanes(audit *a, lanes l, int32_t times, int32_t *drawn)
+static corun_status try_lanes(audit *a, lanes l, int32_t times, kept *h)
 {
     ops *o = a->o;
     int32_t *row = a->sc.at, *slot = a->sc.want_at, *pos = a->sc.owner; /* arrays of max_tok */
@@ -94,7 +101,7 @@ static corun_status try_lanes(audit *a, lanes l, int32_t times, int32_t *drawn)
         row[i] = (i + l.rotate + l.shift) % a->conf.logit_rows;
         slot[i] = (i + 2 * l.rotate) % a->conf.n_slot;
         pos[i] = 5 + (i + l.rotate) % l.n * 3;
-        TRY(put_logits(a, row[i], content_at(&l, i)));
+        TRY(put_logits(a, row[i], content_at(&l, i), h->row));
     }
     for (int32_t t = 0; t < times; t++) {
         for (int32_t i = 0; i < l.n; i++) {
@@ -114,21 +121,21 @@ static corun_status try_lanes(audit *a, lanes l, int32_t times, int32_t *drawn)
             TRY(audit_note_key(a, 0, audit_mix((uint64_t)c), 0, (uint64_t)l.n, "a lane", bytes,
                                sizeof bytes));
             TRY(note_logprob(a, 0, c, l.n, &d));
-            drawn[c] = d.token;
+            h->drawn[c] = d.token;
         }
     }
     return CORUN_OK;
 }
 
-static corun_status try_scores(audit *a, lanes l, int32_t times, const int32_t *drawn)
+static corun_status try_scores(audit *a, lanes l, int32_t times, kept *h)
 {
     ops *o = a->o;
     int32_t *target = a->sc.at;
     TRY(audit_scene_put(a));
     for (int32_t i = 0; i < l.n; i++) {
         int32_t c = content_at(&l, i);
-        target[i] = c < 0 ? 0 : drawn[c] < 0 ? 0 : drawn[c];
-        TRY(put_logits(a, i, c));
+        target[i] = c < 0 || h->drawn[c] < 0 ? 0 : h->drawn[c];
+        TRY(put_logits(a, i, c, h->row));
     }
     for (int32_t t = 0; t < times; t++) {
         TRY(o->score(o, l.n, target, 5));
@@ -155,25 +162,26 @@ static void wanted(audit *a, int32_t n)
     for (int32_t i = 0; i < n; i++) audit_scene_row(a, i, 0, 1, i, a->perm);
 }
 
-static corun_status try_set(audit *a, int32_t *drawn)
+static corun_status try_set(audit *a, kept *h)
 {
     static const int32_t other[] = {AUDIT_OTHER, AUDIT_NAN, AUDIT_HUGE};
     double begin = audit_now();
     int32_t w = a->spec->width, rows = a->conf.logit_rows;
     TRY(audit_begin(a, 0, OPS_OP_SAMPLE, "draw"));
     TRY(audit_begin(a, 1, OPS_OP_SAMPLE, "score"));
-    for (int32_t i = -2; i < 3 + a->n_count; i++) {
-        lanes l = {.n = w, .rotate = i < 0 ? i + 2 : i, .shift = i + 2};
-        if (i >= 0 && i < 3) {
-            l.other = other[i];
-            l.parity = i % 2;
+    for (int32_t i = 0; i < rows; i++) h->row[i] = AUDIT_DEAD; /* none */
+    for (int32_t i = 0; i < 2 * (5 + a->n_count); i++) {
+        int32_t k = i % (5 + a->n_count);
+        lanes l = {.n = w, .rotate = k, .shift = k};
+        if (k >= 2 && k < 5) {
+            l.other = other[k - 2];
+            l.parity = k % 2;
         }
-        if (i >= 3) l = (lanes){.n = a->count[i - 3], .shift = 1};
+        if (k >= 5) l = (lanes){.n = a->count[k - 5], .shift = 1};
         if (l.n > rows || (l.other && w < 2)) continue;
-        int32_t times = i == -2 ? a->n_repeat : 1;
         wanted(a, l.n);
-        TRY(try_lanes(a, l, times, drawn));
-        TRY(try_scores(a, l, times, drawn));
+        /* first all draws, then scores of what was drawn */
+        TRY((i == k ? try_lanes : try_scores)(a, l, k == 0 ? a->n_repeat : 1, h));
     }
     audit_end(a, begin);
     return CORUN_OK;
@@ -181,13 +189,15 @@ static corun_status try_set(audit *a, int32_t *drawn)
 
 corun_status audit_sampling(audit *a)
 {
-    int32_t *drawn;
+    kept h = {NULL, NULL};
     corun_status st = CORUN_OK;
-    if (!MEM_NEW(drawn, (size_t)a->conf.max_tok)) return CORUN_ENOMEM;
+    if (!MEM_NEW(h.row, (size_t)a->conf.logit_rows) || !MEM_NEW(h.drawn, (size_t)a->conf.max_tok))
+        st = CORUN_ENOMEM;
     for (int s = 0; s < OPS_N_SET && st == CORUN_OK; s++) {
         st = audit_use_set(a, (ops_set)s);
-        if (st == CORUN_OK) st = try_set(a, drawn);
+        if (st == CORUN_OK) st = try_set(a, &h);
     }
-    mem_free(drawn);
+    mem_free(h.row);
+    mem_free(h.drawn);
     return st;
 }

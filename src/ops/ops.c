@@ -35,6 +35,12 @@ corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *o)
 }
 #endif
 
+const char *ops_set_name(ops_set s)
+{
+    static const char *const name[OPS_N_SET] = {"standard", "fixed", "canonical"};
+    return (unsigned)s < OPS_N_SET ? name[s] : "?";
+}
+
 /* Best first. */
 static const char *const isa_name[] = {
 #ifdef CPU_HAVE_avx512

@@ -47,6 +47,7 @@ typedef enum ops_op {
 
 const char *ops_op_name(ops_op op);
 const char *ops_level_name(ops_level l);
+const char *ops_set_name(ops_set s);
 
 /* ---- configuration ------------------------------------------------------------------------- */
 

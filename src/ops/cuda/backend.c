@@ -372,11 +372,19 @@ static corun_status cuda_page_put(ops *o, int32_t page, const void *host)
     return gpu_sync(&c->g, "page");
 }
 
+static corun_status cuda_twin(const ops *o, const ops_dims *d, ops **out)
+{
+    const cuda *c = (const cuda *)o;
+    ops_open_opts oo = {.threads = c->threads, .device = c->g.device};
+    return ops_open_cuda(out, d, &oo);
+}
+
 static const ops table = {
     .name = "cuda",
     .isa = "sm_90a",
     .act_bytes = 2,
     .close = cuda_close,
+    .twin = cuda_twin,
     .configure = cuda_configure,
     .dev_alloc = cuda_dev_alloc,
     .dev_free = cuda_dev_free,
