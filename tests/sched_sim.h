@@ -1,8 +1,10 @@
 /* sched_sim.h - a device and an engine in integers, to run the scheduler against.
  *
- * Each cell of a page holds a hash of request, sample, position and token. Every row reads all its
- * earlier cells and every move carries cells and poisons what it left, so a page that is stale,
- * used twice, wrongly copied or moved shows at the row that reads it. */
+ * Each cell of a page holds a hash of all tokens up to it. Every row reads all its earlier cells
+ * and every move carries cells and (without a prefix cache, whose pages stay) poisons what it left,
+ * so a page that is stale, used twice, wrongly copied, moved or found shows at the row that reads
+ * it. Requests of one family begin with the same tokens;
+ * those of two families differ in the first page and go on alike. */
 #ifndef TESTS_SCHED_SIM_H
 #define TESTS_SCHED_SIM_H
 
@@ -26,12 +28,17 @@
 typedef struct sim_req {
     uint64_t id;
     int32_t n_token, max_new, n_sample, seq;
+    uint64_t family; /* of its first n_shared tokens */
+    int32_t n_shared;
     bool want_all, cancelled, finished;
     int32_t end_at[SCHED_MAX_SAMPLE]; /* draws after which the engine ends the sample */
     int32_t n_row[SCHED_MAX_SAMPLE];  /* decode rows planned */
     int32_t n_drawn[SCHED_MAX_SAMPLE], n_noted[SCHED_MAX_SAMPLE];
     bool ended[SCHED_MAX_SAMPLE]; /* noted */
-    int32_t pos, n_chunk;         /* prompt tokens and rows planned */
+    int32_t pos, n_chunk;         /* prompt tokens (the most) and rows planned */
+    int32_t first_pos;            /* of its first prompt row */
+    int32_t n_scored;             /* prompt tokens whose logits were wanted */
+    int32_t n_again;              /* rows of what was computed before */
     int32_t n_prompt_flight;
     int32_t n_out;                    /* times moved out (its first prompt page) */
     uint64_t trace[SCHED_MAX_SAMPLE]; /* hash of a sample's steps: chunks, positions, shapes */
@@ -51,6 +58,7 @@ typedef struct sim {
     sched_opts o;
     sched_limits lim;
     uint64_t (*page)[SIM_PT], (*swap)[SIM_PT];
+    uint64_t (*wrote)[SIM_PT]; /* step and row that wrote the cell */
     int32_t *slot_tok, *slot_seq;
     uint64_t *slot_used; /* last step with a lane in it */
     sim_req req[SIM_MAX_REQ];
@@ -60,9 +68,12 @@ typedef struct sim {
     int32_t first, n_flight;
     uint64_t rng;
     sched_plan last; /* the newest plan */
+    uint64_t family; /* of requests added next, 0: their own */
+    int32_t n_shared;
     int64_t n_step, n_out, n_in, n_copy, n_dead, n_live_rows, n_after_end;
     int32_t max_run, max_admitted;
-    bool quiet_check; /* skip sched_check (long runs) */
+    bool fails, fail_all; /* some draws fail; each that ends a sample does, by max_new too */
+    bool quiet_check;     /* skip sched_check (long runs) */
 } sim;
 
 static uint64_t sim_seed; /* shown with a failure */
@@ -93,16 +104,19 @@ static inline int32_t sim_below(sim *m, int32_t n) { return (int32_t)(sim_rand(m
 
 static inline int32_t sim_token(const sim_req *r, int32_t sample, int32_t pos)
 {
+    if (pos < r->n_token && pos < r->n_shared)
+        return (int32_t)(sim_mix(pos < SIM_PT ? r->family : 0, (uint64_t)pos) >> 34);
     if (pos < r->n_token) sample = -1;
     return (int32_t)(sim_mix(sim_mix(r->id, (uint64_t)(sample + 1)), (uint64_t)pos) >> 34);
 }
 
-static inline uint64_t sim_cell(const sim_req *r, int32_t sample, int32_t pos)
+/* The cell at pos, from the one before it (0 at the first). */
+static inline uint64_t sim_cell(const sim_req *r, int32_t sample, int32_t pos, uint64_t before)
 {
-    if (pos < r->n_token) sample = -1;
-    return sim_mix(sim_mix(r->id, (uint64_t)(sample + 2)),
-                   (uint64_t)pos << 32 | (uint64_t)sim_token(r, sample, pos));
+    return sim_mix(before + 1, (uint64_t)sim_token(r, sample, pos));
 }
+
+static inline bool sim_dynamic(const sim *m) { return m->o.planner == SCHED_PLAN_DYNAMIC; }
 
 static inline void sim_open(sim *m, const sched_opts *o, uint64_t seed)
 {
@@ -110,6 +124,7 @@ static inline void sim_open(sim *m, const sched_opts *o, uint64_t seed)
     assert_int_equal(sched_open(&m->s, o), CORUN_OK);
     sched_limits_get(o, &m->lim);
     m->page = calloc((size_t)o->n_page, sizeof *m->page);
+    m->wrote = calloc((size_t)o->n_page, sizeof *m->wrote);
     m->swap = calloc((size_t)o->n_swap + 1, sizeof *m->swap);
     m->slot_tok = calloc((size_t)(o->n_slot + m->lim.max_lane), sizeof *m->slot_tok);
     m->slot_seq = calloc((size_t)o->n_slot, sizeof *m->slot_seq);
@@ -126,6 +141,7 @@ static inline void sim_close(sim *m)
 {
     sched_close(m->s);
     free(m->page);
+    free(m->wrote);
     free(m->swap);
     free(m->slot_tok);
     free(m->slot_seq);
@@ -152,7 +168,9 @@ static inline int32_t sim_add(sim *m, uint64_t id, int32_t n_token, int32_t max_
                    .n_token = n_token,
                    .max_new = max_new,
                    .n_sample = n_sample,
-                   .want_all = want_all};
+                   .want_all = want_all,
+                   .family = m->family,
+                   .n_shared = m->family ? m->n_shared : 0};
     int32_t *tok = calloc((size_t)n_token, sizeof *tok);
     for (int32_t i = 0; i < n_token; i++) tok[i] = sim_token(r, -1, i);
     sched_request q = {id, tok, n_token, max_new, n_sample, want_all};
@@ -191,9 +209,9 @@ static inline void sim_move(sim *m, const sched_move *v)
     uint64_t *dst = to_swap ? m->swap[v->dst] : m->page[v->dst];
     if (to_swap)
         for (int32_t i = 0; i < m->n_req; i++)
-            m->req[i].n_out += src[0] == sim_cell(&m->req[i], -1, 0);
+            m->req[i].n_out += src[0] == sim_cell(&m->req[i], -1, 0, 0);
     memcpy(dst, src, sizeof *m->page);
-    if (v->kind != SCHED_COPY)
+    if (v->kind == SCHED_IN || (to_swap && m->o.reuse == SCHED_REUSE_NONE))
         for (int i = 0; i < SIM_PT; i++) src[i] = SIM_POISON;
     m->n_copy += v->kind == SCHED_COPY;
     m->n_out += to_swap;
@@ -215,8 +233,11 @@ static inline void sim_prompt_row(sim *m, const step *st, int32_t at)
     const step_row *w = &st->row[at];
     sim_req *r = sim_req_of(m, w->seq);
     int32_t left = r->n_token - w->pos;
-    if (w->seq % SCHED_MAX_SAMPLE || w->pos != r->pos || w->q_len > left)
+    bool jump = m->o.recompute || (m->o.reuse && !r->n_chunk); /* its cells tell if it may */
+    if (w->seq % SCHED_MAX_SAMPLE || (w->pos != r->pos && !jump) || w->q_len > left)
         SIM_FAIL("prompt row %d at %d, %d long, %d were done", at, w->pos, w->q_len, r->pos);
+    if (m->o.cut && (w->pos % m->o.cut || w->q_len != (left < m->o.cut ? left : m->o.cut)))
+        SIM_FAIL("prompt row %d at %d, %d long, is off its pieces", at, w->pos, w->q_len);
     if (m->o.planner == SCHED_PLAN_CORUN) {
         bool alone = st->n_row == 1 && st->kind == STEP_PREFILL;
         bool grid = w->pos % m->o.chunk == 0 && w->q_len == (left < m->o.chunk ? left : m->o.chunk);
@@ -225,11 +246,33 @@ static inline void sim_prompt_row(sim *m, const step *st, int32_t at)
     step_want want = STEP_WANT_NONE;
     if (w->q_len == left && r->max_new) want = STEP_WANT_LAST;
     if (r->want_all) want = STEP_WANT_ALL;
+    if (w->pos < r->pos && w->pos + w->q_len <= r->pos) { /* again */
+        want = STEP_WANT_NONE;
+        r->n_again++;
+    }
     if (w->want != want) SIM_FAIL("prompt row %d wants %d", at, (int)w->want);
-    for (const sim_req *e = m->req; e < r && !w->pos; e++)
-        if (!e->pos && !e->cancelled) SIM_FAIL("request %d overtakes", (int)r->id);
-    r->pos += w->q_len;
+    if (want == STEP_WANT_ALL && w->pos != r->n_scored)
+        SIM_FAIL("prompt row %d scores from %d on, %d were", at, w->pos, r->n_scored);
+    if (want == STEP_WANT_ALL) r->n_scored += w->q_len;
+    for (const sim_req *e = m->req; e < r && !r->n_chunk; e++)
+        if (!e->n_chunk && !e->cancelled) SIM_FAIL("request %d overtakes", (int)r->id);
+    if (!r->n_chunk) r->first_pos = w->pos;
+    if (r->pos < w->pos + w->q_len) r->pos = w->pos + w->q_len;
     r->n_chunk++;
+    r->n_prompt_flight++;
+}
+
+/* A row of what a sample wrote before its pages were given up. */
+static inline void sim_back_row(sim *m, const step *st, int32_t at)
+{
+    const step_row *w = &st->row[at];
+    sim_req *r = sim_req_of(m, w->seq);
+    int32_t sample = w->seq % SCHED_MAX_SAMPLE;
+    if (!m->o.recompute || w->want != STEP_WANT_NONE || sample >= r->n_sample || r->ended[sample] ||
+        w->pos < r->n_token / SIM_PT * SIM_PT || w->pos + w->q_len > r->n_token + r->n_row[sample])
+        SIM_FAIL("row %d computes [%d, %d) of sample %d again", at, w->pos, w->pos + w->q_len,
+                 sample);
+    r->n_again++;
     r->n_prompt_flight++;
 }
 
@@ -266,9 +309,16 @@ static inline void sim_row_cells(sim *m, const step *st, const step_row *w)
 {
     const sim_req *r = sim_req_of(m, w->seq);
     int32_t sample = w->seq % SCHED_MAX_SAMPLE;
-    for (int32_t i = 0; i < w->pos; i++)
-        if (m->page[w->page[i / SIM_PT]][i % SIM_PT] != sim_cell(r, sample, i))
+    uint64_t cell = 0, by = st->id << 20 | (uint64_t)(w - st->row);
+    for (int32_t i = 0; i < w->pos; i++) {
+        int32_t p = w->page[i / SIM_PT];
+        cell = sim_cell(r, sample, i, cell);
+        if (m->page[p][i % SIM_PT] != cell)
             SIM_FAIL("request %d sample %d reads a wrong cell at %d", (int)r->id, sample, i);
+        if (m->wrote[p][i % SIM_PT] >> 20 == st->id)
+            SIM_FAIL("request %d sample %d reads what its step writes at %d", (int)r->id, sample,
+                     i);
+    }
     for (int32_t i = 0; i < w->q_len; i++) {
         int32_t pos = w->pos + i, tok = -1;
         if (w->tok_first == STEP_TOK_SLOT && w->slot >= 0)
@@ -277,7 +327,9 @@ static inline void sim_row_cells(sim *m, const step *st, const step_row *w)
             tok = st->tok[w->tok_first + i];
         if (tok != sim_token(r, sample, pos))
             SIM_FAIL("token %d at %d, not %d", tok, pos, sim_token(r, sample, pos));
-        m->page[w->page[pos / SIM_PT]][pos % SIM_PT] = sim_cell(r, sample, pos);
+        cell = sim_cell(r, sample, pos, cell);
+        m->page[w->page[pos / SIM_PT]][pos % SIM_PT] = cell;
+        m->wrote[w->page[pos / SIM_PT]][pos % SIM_PT] = by;
     }
 }
 
@@ -291,10 +343,16 @@ static inline void sim_row(sim *m, const step *st, int32_t at)
     sim_req *r = sim_req_of(m, w->seq);
     int32_t sample = w->seq % SCHED_MAX_SAMPLE;
     bool prompt = w->slot == STEP_NO_SLOT;
+    bool back = prompt && (sample || w->pos + w->q_len > r->n_token ||
+                           (m->o.recompute && r->n_drawn[0] && w->want == STEP_WANT_NONE));
     if (r->finished || r->cancelled)
         SIM_FAIL("row %d is of request %d that has ended", at, (int)r->id);
     sim_row_pages(m, w);
-    if (prompt)
+    if (back && w->pos + w->q_len > r->n_token)
+        sim_back_row(m, st, at);
+    else if (back) /* of the prompt, or of a sample's own copy of its end */
+        r->n_again++, r->n_prompt_flight++;
+    else if (prompt)
         sim_prompt_row(m, st, at);
     else
         sim_decode_row(m, st, at);
@@ -330,7 +388,11 @@ static inline void sim_lanes(sim *m, const step *st, sim_flight *f)
         int32_t tok = sim_token(r, sample, r->n_token + r->n_drawn[sample]++);
         m->slot_tok[l->slot] = tok;
         m->slot_used[l->slot] = st->id;
-        f->res[f->n++] = (sched_result){l->seq, tok, r->n_drawn[sample] >= r->end_at[sample]};
+        int32_t end = r->end_at[sample];
+        if (m->fail_all && r->max_new < end) end = r->max_new;
+        bool failed = m->fails && r->n_drawn[sample] == end && (m->fail_all || tok % 2);
+        f->res[f->n++] =
+            (sched_result){l->seq, tok, r->n_drawn[sample] >= r->end_at[sample], failed};
     }
 }
 
@@ -380,7 +442,8 @@ static inline void sim_run(sim *m, const sched_plan *p)
     if (!n_live || n_tok > m->lim.max_tok) SIM_FAIL("step of %d rows, %d tokens", n_live, n_tok);
     if (m->o.planner == SCHED_PLAN_CORUN && st->kind == STEP_DECODE && st->n_row != m->o.n_slot)
         SIM_FAIL("decode step of %d rows", st->n_row);
-    if (m->o.planner == SCHED_PLAN_DYNAMIC && st->kind == STEP_MIXED && n_tok > m->o.chunk)
+    if (sim_dynamic(m) && st->kind == STEP_MIXED &&
+        n_tok > m->o.chunk + (m->o.cut ? m->o.n_slot : 0))
         SIM_FAIL("mixed step of %d tokens", n_tok);
     sim_lanes(m, st, f);
     f->st = *st;
@@ -483,7 +546,7 @@ static inline void sim_check_done(sim *m)
     for (int32_t i = 0; i < m->n_req; i++) {
         const sim_req *r = &m->req[i];
         if (r->cancelled) continue;
-        if (!r->finished || r->pos != r->n_token)
+        if (!r->finished || r->pos != r->n_token || r->n_scored != (r->want_all ? r->n_token : 0))
             SIM_FAIL("request %d is not finished", (int)r->id);
         for (int32_t k = 0; k < r->n_sample; k++) {
             int32_t want = r->end_at[k] < r->max_new ? r->end_at[k] : r->max_new;

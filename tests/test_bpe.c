@@ -339,6 +339,18 @@ static void test_around(void **state)
     assert_int_equal(parse_doc(&t, doc, "{\"add_bos_token\": true}"), CORUN_EFORMAT);
     assert_non_null(strstr(err_text(), "add_bos_token"));
     assert_int_equal(parse_doc(&t, doc, "{\"add_bos_token\": 1}"), CORUN_EFORMAT);
+    static const char *const wrong[] = {
+        "{\"bos_token\": 5}",           "{\"eos_token\": [\"x\"]}",
+        "{\"pad_token\": true}",        "{\"image_token\": 5}",
+        "{\"bos_token\": {\"id\": 1}}", "{\"eos_token\": {\"content\": 7}}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(parse_doc(&t, doc, wrong[i]), CORUN_EFORMAT);
+        assert_non_null(strstr(err_text(), "tokenizer_config.json"));
+        assert_non_null(strstr(err_text(), "_token is no string"));
+    }
+    t = small(doc,
+              "{\"keep_token\": true, \"bos_token\": null, \"unk_token\": {\"content\": null}}");
+    bpe_close(t);
     assert_int_equal(parse_doc(&t, doc, "[]"), CORUN_EFORMAT);
     assert_int_equal(parse_doc(&t, doc, "{"), CORUN_EFORMAT);
     /* Tokens and flags that only tokenizer_config.json has. */

@@ -200,12 +200,12 @@ def test_scores(corun):
 
 
 def test_identity_fields(corun, rows):
-    corun.batch(None, "--slots", "4", "--metrics", "m4.json")
+    corun.batch(None, "--page", "16", "--metrics", "m4.json")
     (corun.folder / "out.jsonl").rename(corun.folder / "b.jsonl")
     corun.batch(None)
     out, _ = diff(corun, 0, "out.jsonl", "b.jsonl", "--identity-a", "m.json", "--identity-b",
                   "m4.json")
-    assert "  decode_width: A 16, B 4\n" in out
+    assert "  page_tokens: A 64, B 16\n" in out
     _, err = diff(corun, 2, "out.jsonl", "b.jsonl", "--identity-a", "m4.json")
     assert "m4.json: is the identity" in err
 

@@ -232,7 +232,7 @@ static void test_generation(void **state)
 {
     (void)state;
     config c = parse_ok(QWEN3, "\"bos_token_id\":151643,\"eos_token_id\":151645",
-                        "{\"bos_token_id\":151642,\"do_sample\":true,"
+                        "{\"bos_token_id\":151642,\"do_sample\":true,\"max_length\":20,"
                         "\"eos_token_id\":[151643,151645],\"pad_token_id\":151643,"
                         "\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,\"min_p\":0,"
                         "\"repetition_penalty\":1.05,\"max_new_tokens\":2048,"
@@ -263,6 +263,12 @@ static void test_generation(void **state)
                                         "{\"repetition_penalty\":0}",
                                         "{\"repetition_penalty\":-1}",
                                         "{\"max_new_tokens\":0}",
+                                        "{\"do_sample\":5}",
+                                        "{\"do_sample\":\"true\"}",
+                                        "{\"max_length\":-1}",
+                                        "{\"max_length\":\"20\"}",
+                                        "{\"min_length\":-1}",
+                                        "{\"num_beams\":0}",
                                         "{\"eos_token_id\":200000}",
                                         "{\"bos_token_id\":200000}",
                                         "{\"pad_token_id\":\"x\"}",

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -228,6 +229,31 @@ def test_score(fake, corun):
         lps = np.array(w["token_logprobs"][1:], np.float32)
         assert lps.tobytes() == g.logprobs[1:].tobytes()
         assert [i for i, _ in w["top_logprobs"][2]] == list(g.top_ids[2])
+
+
+HOSTILE = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% set x = a + b %}{% endfor %}"
+             "{% endfor %}",
+    "upper": "{% set s = 'a'*1000000 %}{% for a in range(99999) %}{% set x = s|upper %}{% endfor %}",
+    "tojson": "{% set s = range(99999)|list %}{% for a in range(99999) %}{% set x = s|tojson %}"
+              "{% endfor %}",
+    "find": "{% set s = 'a'*1000000 %}{% set t = 'a'*500000 ~ 'b' %}{% for a in range(99999) %}"
+            "{% if t in s %}{% endif %}{% endfor %}",
+    "date": "{% for a in range(99999) %}{% for b in range(99999) %}"
+            "{% set x = strftime_now('%d %B %Y') %}{% endfor %}{% endfor %}",
+    "join": "{% set s = range(99999)|list %}{% for a in range(99999) %}"
+            "{% set x = s|map('string')|join(',') %}{% endfor %}",
+    "macro": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_template_ends(fake, name):
+    """About two seconds of one core; five times that here, for slow machines."""
+    begin = time.process_time()
+    with pytest.raises(cr.CorunError, match="more than .* steps") as e:
+        fake.chat_render([{"role": "user", "content": "x"}], chat_template=HOSTILE[name])
+    assert e.value.status == "ECAPACITY" and time.process_time() - begin < 10
 
 
 # ---- new weights in place ------------------------------------------------------------------------

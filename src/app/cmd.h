@@ -86,5 +86,6 @@ int cmd_audit(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_diff(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 
 #endif

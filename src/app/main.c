@@ -21,6 +21,7 @@ static const struct {
     {"verify", cmd_verify, "the promise, tried on a model: recipes under each policy"},
     {"audit", cmd_audit, "the levels that the kernels meet on this machine"},
     {"bench", cmd_bench, "times the engine beside its own matrix products"},
+    {"tune", cmd_tune, "plans of the matrix products, searched on this GPU"},
 };
 
 static void help(void)

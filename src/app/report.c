@@ -122,7 +122,9 @@ static void put_stats(jw *w, const corun_stats *s)
         {"steps_mixed", s->steps_mixed},     {"tokens_prompt", s->tokens_prompt},
         {"tokens_new", s->tokens_new},       {"rows_live", s->rows_live},
         {"rows_dead", s->rows_dead},         {"swaps_out", s->swaps_out},
-        {"swaps_in", s->swaps_in},           {"pages", s->pages},
+        {"swaps_in", s->swaps_in},           {"recomputes", s->recomputes},
+        {"prefix_hits", s->prefix_hits},     {"prefix_tokens", s->prefix_tokens},
+        {"prompt_cuts", s->prompt_cuts},     {"pages", s->pages},
         {"pages_peak", s->pages_peak},       {"swap_pages", s->swap_pages},
     };
     for (size_t i = 0; i < sizeof count / sizeof *count; i++) {

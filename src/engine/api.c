@@ -357,6 +357,8 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
     TRY(check_chunk(o, e->policy));
     sched_opts so = {.planner = e->policy->planner,
                      .cut = e->policy->cut,
+                     .reuse = e->policy->reuse,
+                     .recompute = e->policy->recompute,
                      .n_slot = o->n_slot,
                      .n_ctx = o->n_ctx,
                      .page_tokens = o->page_tokens,
@@ -370,6 +372,7 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
                   .n_top = CORUN_MAX_TOP,
                   .processed_logprobs = o->processed_logprobs};
     memcpy(c.set, e->policy->set, sizeof c.set);
+    if (e->policy->recompute) o->swap_bytes = 0;
     TRY(size_pages(o, &m->net->cfg, &c));
     so.n_page = c.n_page;
     so.n_swap = c.n_swap;
@@ -508,6 +511,9 @@ corun_status corun_engine_stats(const corun_engine *e, corun_stats *out)
     out->pages_free = (uint64_t)s.page_free;
     out->pages_peak = (uint64_t)s.page_peak;
     out->swap_pages_free = (uint64_t)s.swap_free;
+    out->recomputes = s.n_recompute;
+    out->prefix_hits = s.n_hit;
+    out->prefix_tokens = s.n_hit_token;
     out->prompt_cuts = s.n_cut;
     out->preempted_most = s.n_evict_most;
     out->requests_waiting = (uint64_t)s.n_waiting;

@@ -14,6 +14,8 @@ typedef struct policy {
     /* the planner: these fields go into sched_opts as they are */
     sched_planner planner;
     int32_t cut;
+    sched_reuse reuse;
+    bool recompute;
 
     /* prefill_chunk: the default, and what it is a multiple of */
     int32_t chunk, chunk_unit;

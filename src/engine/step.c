@@ -135,17 +135,18 @@ static corun_status take_draws(corun_engine *e, const step *s, int32_t from, int
         ops_draw d;
         TRY(o->draw_get(o, i - from, &d));
         sched_result *r = &e->result[i];
-        *r = (sched_result){.seq = s->lane[i].seq, .token = d.token, .ended = true};
+        *r = (sched_result){.seq = s->lane[i].seq, .token = 0, .ended = true, .failed = true};
         if (sm->ended) continue;
         if (d.token < 0) {
             char text[96];
             snprintf(text, sizeof text, "%s at position %d", d.why, e->lane_pos[i - from] - 1);
             TRY(emit_failed(e, sm, CORUN_EINTERNAL, text));
-            r->token = 0;
             continue;
         }
         TRY(emit_token(e, sm, &d));
         e->stats.tokens_new++;
+        r->token = d.token;
+        r->failed = false;
         r->ended = sm->ended;
     }
     return CORUN_OK;

@@ -481,7 +481,13 @@ static corun_status read_ids(object s, config *c)
 
 static corun_status read_generation(object s, config *c)
 {
-    int32_t top_k = 0;
+    int32_t top_k = 0, unused = 0;
+    bool sample = true; /* the temperature alone decides */
+    TRY(get_bool(s, "do_sample", &sample));
+    TRY(get_int(s, "max_length", 1, INT32_MAX, &unused));
+    TRY(get_int(s, "min_length", 0, INT32_MAX, &unused));
+    TRY(get_int(s, "min_new_tokens", 0, INT32_MAX, &unused));
+    TRY(get_int(s, "num_beams", 1, INT32_MAX, &unused));
     TRY(get_double(s, "temperature", 0.0, 1e6, &c->temperature));
     TRY(get_double(s, "top_p", 0.0, 1.0, &c->top_p));
     TRY(get_double(s, "min_p", 0.0, 1.0, &c->min_p));

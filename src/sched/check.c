@@ -7,11 +7,7 @@
 
 static void count_request(const request *r, int32_t *count)
 {
-    int32_t n_hold = r->self, n_untailed = r->self;
-    for (int32_t i = 0; i < r->n_sample; i++) {
-        n_hold += r->seq[i].holds;
-        n_untailed += r->seq[i].holds && r->seq[i].n_tail == 0;
-    }
+    int32_t n_hold = place_n_hold(r), n_untailed = place_n_untailed(r);
     for (int32_t i = 0; i < r->n_have; i++)
         count[r->prompt[i]] += i < r->n_full ? n_hold : n_untailed;
     for (int32_t k = 0; k < r->k_max; k++)
@@ -77,12 +73,16 @@ static corun_status check_writes(const sched *s)
         const request *r = &s->req[w->seq / SCHED_MAX_SAMPLE];
         if (w->n_page != ceil_div(w->pos + w->q_len, s->o.page_tokens))
             BROKEN("row %d has %d pages for %d tokens", i, w->n_page, w->pos + w->q_len);
-        bool decode = w->slot != STEP_NO_SLOT, first = !decode && r->phase != REQ_PROMPT;
-        for (int32_t j = w->pos / s->o.page_tokens; j < w->n_page; j++)
-            if (w->page[j] < 1 || w->page[j] >= s->o.n_page ||
-                (!first && s->pool.owners[w->page[j]] != 1))
-                BROKEN("row %d writes page %d of %d owners", i, w->page[j],
-                       s->pool.owners[w->page[j]]);
+        /* samples share the prompt that they begin with, or come back to */
+        bool shared = w->slot == STEP_NO_SLOT && r->phase != REQ_PROMPT;
+        int32_t most = shared ? place_n_hold(r) : 1;
+        for (int32_t j = w->pos / s->o.page_tokens; j < w->n_page; j++) {
+            int32_t p = w->page[j];
+            if (p < 1 || p >= s->o.n_page || s->pool.owners[p] < 1 || s->pool.owners[p] > most)
+                BROKEN("row %d writes page %d of %d owners", i, p, s->pool.owners[p]);
+            if (s->cache && prefix_has(s->cache, p))
+                BROKEN("row %d writes page %d, which others can find", i, p);
+        }
     }
     return CORUN_OK;
 }
@@ -97,6 +97,8 @@ corun_status sched_check(const sched *s)
         if (r->out != (i >= s->n_in)) BROKEN("admitted request %d is on the wrong side", i);
         if (r->phase == REQ_PROMPT && i != s->n_adm - 1)
             BROKEN("admitted request %d is in its prompt and not the youngest", i);
+        if (r->phase == REQ_BACK && i < s->n_in - 1)
+            BROKEN("request %d comes back and is not the youngest in the pool", i);
         sum += r->full_pages;
         n_run += r->n_run;
     }
@@ -107,7 +109,7 @@ corun_status sched_check(const sched *s)
     if (sum != s->sum_full || n_run != s->n_run || n_queue != s->n_queue ||
         n_queue + s->n_adm + s->n_free_req != s->o.max_request)
         BROKEN("requests are miscounted");
-    if (s->n_adm && sum - s->req[s->adm[0]].full_pages > s->o.n_swap)
+    if (!s->o.recompute && s->n_adm && sum - s->req[s->adm[0]].full_pages > s->o.n_swap)
         BROKEN("the swap area cannot hold the admitted requests but the oldest");
     for (int32_t i = 0; i < s->o.n_slot; i++) {
         const slot_use *t = &s->slot[i];

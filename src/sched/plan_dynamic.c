@@ -10,9 +10,9 @@ void plan_dynamic(sched *s)
     s->cur->kind = STEP_DECODE;
     while (budget > 0) {
         request *r = place_prompt(s);
-        int32_t pos = r ? r->pos : 0;
+        int32_t n_tok = s->cur->n_tok;
         if (!r || !rows_prompt(s, r, budget)) return;
         s->cur->kind = STEP_MIXED;
-        budget -= r->pos - pos;
+        budget -= s->cur->n_tok - n_tok;
     }
 }

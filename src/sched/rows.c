@@ -39,39 +39,79 @@ static void finish_prompt(sched *s, request *r)
     }
 }
 
+/* Room for a row's entry and page table. The first row of a step always has it. */
+static bool has_room(const sched *s, int32_t n_page)
+{
+    return s->cur->n_row < s->max.max_row && s->cur->n_page + n_page <= s->max_page;
+}
+
+/* A row without a slot, whose tokens the host has: of the prompt (q NULL), or of what a sample
+ * wrote. */
+static void host_row(sched *s, request *r, const sequence *q, int32_t pos, int32_t len,
+                     step_want want)
+{
+    plan_buf *b = s->cur;
+    int32_t n_page = ceil_div(pos + len, s->o.page_tokens), *page = b->page + b->n_page;
+    int32_t sample = q ? (int32_t)(q - r->seq) : 0, n_prompt = q ? r->n_full : n_page;
+    b->row[b->n_row++] = (step_row){.seq = seq_handle(s, r, sample),
+                                    .slot = STEP_NO_SLOT,
+                                    .pos = pos,
+                                    .q_len = len,
+                                    .tok_first = b->n_tok,
+                                    .page = page,
+                                    .n_page = n_page,
+                                    .want = want};
+    memcpy(page, r->prompt, (size_t)n_prompt * sizeof *page);
+    if (q)
+        memcpy(page + n_prompt, r->tail + q->tail * r->n_tail_max,
+               (size_t)(n_page - n_prompt) * sizeof *page);
+    reuse_tokens(r, sample, pos, len, b->tok + b->n_tok);
+    b->n_page += n_page;
+    b->n_tok += len;
+    b->n_prompt_row++;
+    r->n_flight++;
+    r->n_prompt_flight++;
+}
+
+/* The prompt first, then what each sample wrote: not in one step, since that reads the prompt. */
+static bool row_back(sched *s, request *r, int32_t max)
+{
+    sequence *q = r->pos < r->target ? NULL : place_back_next(r);
+    int32_t pos = q ? q->pos : r->pos, end = q ? place_written(r, q) : r->target;
+    int32_t len = min_i(max, end - pos);
+    if (len == 0 || !has_room(s, ceil_div(pos + len, s->o.page_tokens))) return false;
+    host_row(s, r, q, pos, len, STEP_WANT_NONE);
+    if (q) {
+        q->pos += len;
+    } else {
+        r->pos += len;
+        r->in_step = s->n_plan;
+    }
+    place_back_done(r);
+    return true;
+}
+
 bool rows_prompt(sched *s, request *r, int32_t max)
 {
     plan_buf *b = s->cur;
     if (r->in_step == s->n_plan) return false;
-    int32_t len = r->n_token - r->pos;
+    if (r->phase == REQ_BACK) return row_back(s, r, max);
+    bool again = r->pos < r->seen;
+    int32_t len = (again ? r->seen : r->n_token) - r->pos;
     if (s->o.cut && (len = min_i(len, s->o.cut - r->pos % s->o.cut)) > max) return false;
     len = min_i(len, max);
-    int32_t end = r->pos + len;
-    int32_t n_page = ceil_div(end, s->o.page_tokens);
+    int32_t end = r->pos + len, n_page = ceil_div(end, s->o.page_tokens);
     bool last = end == r->n_token;
-    if (n_page - r->n_have > s->pool.n_free) return false;
+    if (!has_room(s, n_page) || n_page - r->n_have > s->pool.n_free) return false;
     if (last && r->max_new && b->n_lane + r->n_sample > s->max.max_lane) return false;
     while (r->n_have < n_page) r->prompt[r->n_have++] = pages_take(&s->pool);
-    step_want want = r->want_all ? STEP_WANT_ALL : STEP_WANT_NONE;
+    step_want want = r->want_all && !again ? STEP_WANT_ALL : STEP_WANT_NONE;
     if (last && r->max_new && !r->want_all) want = STEP_WANT_LAST;
-    b->row[b->n_row++] = (step_row){.seq = seq_handle(s, r, 0),
-                                    .slot = STEP_NO_SLOT,
-                                    .pos = r->pos,
-                                    .q_len = len,
-                                    .tok_first = b->n_tok,
-                                    .page = b->page + b->n_page,
-                                    .n_page = n_page,
-                                    .want = want};
-    memcpy(b->page + b->n_page, r->prompt, (size_t)n_page * sizeof *b->page);
-    memcpy(b->tok + b->n_tok, r->tokens + r->pos, (size_t)len * sizeof *b->tok);
-    b->n_page += n_page;
-    b->n_tok += len;
-    b->n_prompt_row++;
+    host_row(s, r, NULL, r->pos, len, want);
     s->n_cut += !last;
     r->pos = end;
+    r->seen = max_i(r->seen, end);
     r->in_step = s->n_plan;
-    r->n_flight++;
-    r->n_prompt_flight++;
     if (last) finish_prompt(s, r);
     return true;
 }

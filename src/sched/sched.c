@@ -49,6 +49,15 @@ static corun_status check_opts(const sched_opts *o)
                                   o->chunk % o->cut)))
         FAIL(CORUN_EINVAL,
              "scheduler: cut is %d: the planner, page_tokens or chunk do not go with it", o->cut);
+    bool dynamic = o->planner == SCHED_PLAN_DYNAMIC;
+    if ((unsigned)o->reuse > SCHED_REUSE_PAGES || (o->reuse && !dynamic) ||
+        (o->reuse == SCHED_REUSE_PIECES && !o->cut) || (o->reuse == SCHED_REUSE_PAGES && o->cut))
+        FAIL(CORUN_EINVAL, "scheduler: reuse is %d: the planner or cut do not go with it",
+             (int)o->reuse);
+    if (o->recompute && (!dynamic || o->cut))
+        FAIL(CORUN_EINVAL, "scheduler: recompute needs the dynamic planner without cut");
+    if (o->key_bits < 0 || o->key_bits > 62)
+        FAIL(CORUN_EINVAL, "scheduler: key_bits is %d, not 0 to 62", o->key_bits);
     if (o->max_request < 1 || o->max_request > MAX_REQUEST)
         FAIL(CORUN_EINVAL, "scheduler: max_request is %d, not 1 to %d", o->max_request,
              MAX_REQUEST);
@@ -63,6 +72,7 @@ static corun_status open_buf(sched *s, plan_buf *b)
     if (!mem_mul((size_t)s->o.n_slot, (size_t)seq_pages, &n_page) || n_page > INT32_MAX / 2)
         FAIL(CORUN_EINVAL, "scheduler: %d slots of %d pages are too many", s->o.n_slot, seq_pages);
     n_page += (size_t)s->o.n_page;
+    s->max_page = (int32_t)n_page;
     if (!MEM_NEW(b->row, (size_t)s->max.max_row)) return CORUN_ENOMEM;
     if (!MEM_NEW(b->tok, (size_t)s->max.max_tok + 1)) return CORUN_ENOMEM; /* 1: of dead rows */
     if (!MEM_NEW(b->lane, (size_t)s->max.max_lane)) return CORUN_ENOMEM;
@@ -76,6 +86,10 @@ static corun_status open_parts(sched *s)
 {
     TRY(pages_open(&s->pool, s->o.n_page, 1, "pool"));
     TRY(pages_open(&s->swap, s->o.n_swap, 0, "swap"));
+    if (s->o.reuse != SCHED_REUSE_NONE)
+        TRY(prefix_open(&s->cache, s->o.n_page, s->o.page_tokens, s->o.key_bits));
+    s->pool.cache = s->cache;
+    if (!MEM_NEW(s->page_tok, (size_t)s->o.page_tokens)) return CORUN_ENOMEM;
     if (!MEM_NEW(s->req, (size_t)s->o.max_request)) return CORUN_ENOMEM;
     if (!MEM_NEW(s->free_req, (size_t)s->o.max_request)) return CORUN_ENOMEM;
     for (s->n_bucket = 1; s->n_bucket < s->o.max_request;) s->n_bucket *= 2;
@@ -112,6 +126,7 @@ corun_status sched_open(sched **out, const sched_opts *o)
 static void free_request(request *r)
 {
     mem_free(r->tokens);
+    mem_free(r->drawn);
     mem_free(r->prompt);
     mem_free(r->tail);
     mem_free(r->tail_seq);
@@ -140,6 +155,8 @@ void sched_close(sched *s)
     mem_free(s->adm);
     mem_free(s->slot);
     mem_free(s->count);
+    prefix_close(s->cache);
+    mem_free(s->page_tok);
     mem_free(s);
 }
 
@@ -188,13 +205,16 @@ static corun_status size_request(const sched *s, const sched_request *in, reques
     return CORUN_OK;
 }
 
-static corun_status fill_request(const sched_request *in, request *r)
+static corun_status fill_request(const sched *s, const sched_request *in, request *r)
 {
     if (!MEM_NEW(r->tokens, (size_t)in->n_token)) return CORUN_ENOMEM;
     if (!MEM_NEW(r->prompt, (size_t)r->n_prompt_page)) return CORUN_ENOMEM;
     if (!MEM_NEW(r->tail, (size_t)r->k_max * (size_t)r->n_tail_max)) return CORUN_ENOMEM;
     if (!MEM_NEW(r->tail_seq, (size_t)r->k_max)) return CORUN_ENOMEM;
     if (!MEM_NEW(r->seq, (size_t)in->n_sample)) return CORUN_ENOMEM;
+    if ((s->o.recompute || s->o.reuse == SCHED_REUSE_PAGES) &&
+        !MEM_NEW(r->drawn, (size_t)in->n_sample * (size_t)in->max_new))
+        return CORUN_ENOMEM;
     for (int32_t i = 0; i < in->n_token; i++) r->tokens[i] = in->tokens[i];
     for (int32_t i = 0; i < r->k_max; i++) r->tail_seq[i] = -1;
     for (int32_t i = 0; i < in->n_sample; i++) r->seq[i] = (sequence){.slot = -1, .tail = -1};
@@ -218,7 +238,7 @@ corun_status sched_add(sched *s, const sched_request *in, int32_t *seq)
     TRY(size_request(s, in, &made));
     if (!s->n_free_req)
         FAIL(CORUN_ECAPACITY, "%d requests are alive: no more are taken", s->o.max_request);
-    corun_status st = fill_request(in, &made);
+    corun_status st = fill_request(s, in, &made);
     if (st != CORUN_OK) {
         free_request(&made);
         return st;
@@ -251,7 +271,8 @@ static void give_up_place(sched *s, request *r)
 /* Pages go at once unless a step in flight still has a row of the sample. */
 static void settle(sched *s, request *r, sequence *q)
 {
-    if (q->state == SEQ_DONE && (r->out || q->n_noted == q->n_planned)) place_release(s, r, q);
+    if (q->state == SEQ_DONE && (r->out || (q->n_noted == q->n_planned && !r->n_prompt_flight)))
+        place_release(s, r, q);
 }
 
 static void end_seq(sched *s, request *r, sequence *q)
@@ -382,8 +403,18 @@ static void note_prompt(sched *s, request *r)
 {
     r->n_flight--;
     r->n_prompt_flight--;
-    if (r->max_new || r->pos < r->n_token || r->n_prompt_flight) return;
+    if (r->max_new || r->seen < r->n_token || r->n_prompt_flight) return;
     for (int32_t i = 0; i < r->n_sample; i++) end_seq(s, r, &r->seq[i]);
+}
+
+/* A draw tells whether what its row read is good: if its sample still has those pages. */
+static void note_pages(sched *s, request *r, sequence *q, uint64_t step_id, bool failed)
+{
+    if (q->state == SEQ_DONE || !q->holds || r->out || step_id < r->since) return;
+    if (failed)
+        reuse_forget(s, r, q);
+    else
+        reuse_keep(s, r, q);
 }
 
 corun_status sched_note(sched *s, uint64_t step_id, const sched_result *res, int32_t n)
@@ -406,14 +437,23 @@ corun_status sched_note(sched *s, uint64_t step_id, const sched_result *res, int
         q->n_noted++;
         r->n_flight--;
         q->token = res[i].token;
+        if (r->drawn)
+            r->drawn[(size_t)(q - r->seq) * (size_t)r->max_new + (size_t)q->n_noted - 1] = q->token;
+        note_pages(s, r, q, b->id, res[i].failed);
         if (res[i].ended || q->n_noted == r->max_new)
             end_seq(s, r, q);
         else
             settle(s, r, q);
     }
     /* Rows name every request of the step; lanes of a prompt share its row. */
-    for (int32_t i = 0; i < b->n_row; i++)
-        if (b->row[i].seq >= 0) settle_request(s, req_of(s, b->row[i].seq));
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const step_row *row = &b->row[i];
+        if (row->seq < 0) continue;
+        request *r = req_of(s, row->seq);
+        for (int32_t k = 0; row->slot == STEP_NO_SLOT && k < r->n_sample; k++)
+            settle(s, r, &r->seq[k]);
+        settle_request(s, r);
+    }
     return CORUN_OK;
 }
 
@@ -429,6 +469,9 @@ void sched_stats_get(const sched *s, sched_stats *out)
                          .n_swap_out = s->n_swap_out,
                          .n_swap_in = s->n_swap_in,
                          .n_copy = s->n_copy,
+                         .n_recompute = s->n_recompute,
+                         .n_hit = s->n_hit,
+                         .n_hit_token = s->n_hit_token,
                          .n_cut = s->n_cut,
                          .n_evict_most = s->n_evict_most};
 }

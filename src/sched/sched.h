@@ -12,9 +12,18 @@
  * ahead, other ends are not, so a row of an ended sequence may run once more; sched_note of that
  * row is ignored and its pages are free only after it.
  *
+ * Reuse: a full page is entered in the prefix cache (prefix.h) when a step is noted whose good draw
+ * read it; a prompt that begins with the same tokens then owns it too instead of computing it. A
+ * page that nobody owns stays an entry until the pool needs it.
+ *
+ * Recompute: instead of moving out, a request gives its pages up; coming back it gets pages, takes
+ * what the cache still has, and computes the rest from its prompt and the tokens drawn so far, in
+ * rows that want nothing. Draws are never drawn again.
+ *
  * Invariants (each tested on random streams): a page has as many owners as it is counted; no row
- * writes a page that another sequence can see; everything admitted finishes; under corun the
- * steps of a request (chunks, shapes, positions) do not depend on any other request.
+ * writes a page that another sequence can see or find; no row reads what another row of its step
+ * writes; everything admitted finishes; under corun the steps of a request (chunks, shapes,
+ * positions) do not depend on any other request, with cut the rows of its prompt do not.
  *
  * Nothing here allocates after sched_open and sched_add. */
 #ifndef SCHED_SCHED_H
@@ -28,6 +37,12 @@ typedef enum sched_planner {
     SCHED_PLAN_DYNAMIC /* continuous batching, prompts in pieces beside decode */
 } sched_planner;
 
+typedef enum sched_reuse {
+    SCHED_REUSE_NONE,
+    SCHED_REUSE_PIECES, /* pages of whole pieces (cut) that prompt rows wrote, in whole pieces */
+    SCHED_REUSE_PAGES   /* any full page, whatever wrote it */
+} sched_reuse;
+
 typedef struct sched_opts {
     sched_planner planner;
     int32_t n_slot;      /* rows of a decode step */
@@ -38,6 +53,9 @@ typedef struct sched_opts {
     int32_t chunk;       /* corun: the grid; dynamic: token budget of a step */
     int32_t cut; /* dynamic: 0, or prompts are cut at its multiples only, chunk is a multiple of it,
                     and decode rows do not count in the budget */
+    sched_reuse reuse;   /* dynamic only; PIECES: with cut */
+    bool recompute;      /* dynamic without cut: pages are dropped and computed again, not moved */
+    int32_t key_bits;    /* tests: bits of a digest in the prefix cache (1 to 62); 0: all */
     int32_t max_request; /* alive at one time (queued ones included) */
     int32_t lag;         /* 0 or 1 */
     bool eager;          /* keep no room for what those in the pool will ask for: more moves */
@@ -107,7 +125,8 @@ typedef struct sched_plan {
  *
  * A row whose token the scheduler knows (sched_note told it) but whose slot is new has its token
  * in step.tok; a row that stays in its slot uses STEP_TOK_SLOT. A prompt's rows have no slot (its
- * lanes have) and the handle of sample 0. A dead row has seq -1, STEP_NO_SLOT, no pages, pos 0 and
+ * lanes have) and the handle of sample 0. A row that computes again what a sample wrote has no slot
+ * and the sample's handle. A dead row has seq -1, STEP_NO_SLOT, no pages, pos 0 and
  * one host token, 0. A slot is given to another sequence only when no step in flight uses it.
  *
  * The lanes of a finished prompt: one for each sample, in order. A sample that has a slot free for
@@ -120,6 +139,7 @@ typedef struct sched_result {
     int32_t seq;
     int32_t token; /* drawn; the next step's input */
     bool ended;    /* by eos, a stop or a failure: no further row */
+    bool failed;   /* nothing that its row read or wrote may be reused */
 } sched_result;
 
 /* Results of the oldest step not yet noted: one for each of its lanes (any order). A request with
@@ -132,7 +152,9 @@ typedef struct sched_stats {
     int32_t n_seq_running;               /* sequences in slots */
     int32_t page_free, page_peak, swap_free;
     uint64_t n_swap_out, n_swap_in, n_copy;
-    uint64_t n_cut;        /* prompt rows that ended inside the prompt */
+    uint64_t n_recompute;        /* requests that came back with tokens to compute again */
+    uint64_t n_hit, n_hit_token; /* prompts that took pages from the cache, tokens in all of them */
+    uint64_t n_cut;              /* prompt rows that ended inside the prompt */
     uint64_t n_evict_most; /* times that one request lost its pages, the most of all requests */
 } sched_stats;
 void sched_stats_get(const sched *s, sched_stats *out);

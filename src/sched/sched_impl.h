@@ -26,10 +26,19 @@ typedef struct sequence {
     int32_t n_tail;
     int32_t n_planned, n_noted; /* draws */
     int32_t token;              /* the last one noted */
+    prefix_at at;               /* its pages in the cache, as far as they are entered */
+    int32_t pos;                /* REQ_BACK: tokens in place */
     uint64_t ready;             /* plan that has its next page in place and will run it */
 } sequence;
 
-typedef enum req_phase { REQ_FREE, REQ_QUEUED, REQ_PROMPT, REQ_SAMPLES, REQ_ENDED } req_phase;
+typedef enum req_phase {
+    REQ_FREE,
+    REQ_QUEUED,
+    REQ_PROMPT,
+    REQ_BACK, /* recompute: its pages were dropped, or are computed again */
+    REQ_SAMPLES,
+    REQ_ENDED
+} req_phase;
 
 /* Page j of the sequence of a sample: prompt[j] while j < n_full, then tail[j - n_full]. The
  * owners of a full prompt page are the samples that hold (before the prompt is finished: the
@@ -37,14 +46,19 @@ typedef enum req_phase { REQ_FREE, REQ_QUEUED, REQ_PROMPT, REQ_SAMPLES, REQ_ENDE
 typedef struct request {
     uint64_t id;
     req_phase phase;
-    bool out;  /* its pages are numbers of the swap area */
+    bool out;  /* its pages are numbers of the swap area (recompute: it has none) */
     bool self; /* the request itself owns the prompt's pages */
     bool want_all;
     int32_t *tokens, n_token, max_new, n_sample;
+    int32_t *drawn;                /* [n_sample][max_new] with reuse of any page or recompute */
     int32_t n_full, n_prompt_page; /* prompt pages: full ones, all */
     int32_t *prompt;               /* [n_prompt_page], n_have of them in place; 0: none */
     int32_t n_have;
-    int32_t pos;      /* prompt tokens planned */
+    int32_t pos;      /* prompt tokens in place when the newest plan has run */
+    int32_t seen;     /* prompt tokens ever planned: what is before is computed without logits */
+    int32_t target;   /* REQ_BACK: prompt tokens to have in place */
+    prefix_at at;     /* its pages in the cache, as far as they are entered */
+    uint64_t since;   /* first step that uses its present pages */
     uint64_t in_step; /* the last plan that has a row of its prompt: a step has at most one */
     int32_t k_max, n_tail_max, n_tail_used;
     int32_t *tail;     /* [k_max][n_tail_max] */
@@ -83,9 +97,11 @@ typedef struct plan_buf {
 struct sched {
     sched_opts o;
     sched_limits max;
-    int32_t max_move;
+    int32_t max_move, max_page; /* of a plan; entries of page tables */
     pages pool, swap;
-    request *req; /* [max_request] */
+    prefix *cache;     /* NULL: no reuse */
+    int32_t *page_tok; /* [page_tokens] */
+    request *req;      /* [max_request] */
     int32_t *free_req, n_free_req;
     int32_t *bucket, n_bucket; /* first place of each hash of an id; a power of two */
     int32_t queue_head, queue_tail, n_queue;
@@ -99,7 +115,7 @@ struct sched {
     bool evicted;       /* by this plan */
     bool turn;          /* corun: a decode step is due before the next chunk */
     corun_status fault; /* of this plan: a broken invariant */
-    uint64_t n_swap_out, n_swap_in, n_copy, n_cut, n_evict_most;
+    uint64_t n_swap_out, n_swap_in, n_copy, n_cut, n_evict_most, n_recompute, n_hit, n_hit_token;
     int32_t *count; /* sched_check */
 };
 
@@ -114,6 +130,15 @@ static inline int32_t seq_handle(const sched *s, const request *r, int32_t sampl
 
 /* ---- place.c: which request's pages are where, and who sits in which slot ------------------ */
 
+/* Owners of the prompt's full pages, and of its partial one. */
+int32_t place_n_hold(const request *r);
+int32_t place_n_untailed(const request *r);
+/* Tokens that a sample which is not in flight has in its pages. */
+int32_t place_written(const request *r, const sequence *q);
+/* REQ_BACK: the first sample that does not have them all; NULL: none. When nothing is left to
+ * compute, the request goes on. */
+sequence *place_back_next(const request *r);
+void place_back_done(request *r);
 /* The pages of a sample, or of the request itself, lose this owner. */
 void place_release(sched *s, request *r, sequence *q);
 void place_release_self(sched *s, request *r);
@@ -131,18 +156,36 @@ bool place_evict(sched *s);
 /* Gets decode rows ready, oldest request first: the next page of each running sequence (moving
  * the youngest out as needed), seats for waiting ones, requests back in. Returns their number. */
 int32_t place_ready(sched *s);
-/* The request whose prompt is next: the one begun (only the youngest in the pool can be), else the
- * head of the queue, which this admits if the rules allow it; else NULL. */
+/* The request whose prompt is next, or whose pages are computed again: the one begun (only the
+ * youngest in the pool can be), else the head of the queue, which this admits if the rules allow
+ * it; else NULL. */
 request *place_prompt(sched *s);
 /* Out of the list of admitted requests: nothing of it is in flight and it holds no page. */
 void place_retire(sched *s, request *r);
 
 /* ---- rows.c: rows and lanes of the step in work --------------------------------------------- */
 
-/* The next up to max tokens of a prompt; false: no room for its pages or lanes. */
+/* One row of up to max tokens of a prompt, or of what is computed again; false: no room for it, or
+ * it would read what this step writes. */
 bool rows_prompt(sched *s, request *r, int32_t max);
 /* One row a ready sequence; fixed: row index is the slot and empty slots are dead rows. */
 void rows_decode(sched *s, bool fixed);
+
+/* ---- reuse.c: the prefix cache --------------------------------------------------------------- */
+
+/* Tokens [pos, pos + n) of a sample. */
+void reuse_tokens(const request *r, int32_t sample, int32_t pos, int32_t n, int32_t *out);
+/* The pages that the cache has for the prompt, as far as they may be used: *at is their end, page
+ * (or NULL) their numbers. Returns how many of them have owners. */
+int32_t reuse_find(const sched *s, const request *r, prefix_at *at, int32_t *page);
+/* The request, which has no pages, takes them, with n_owner owners each. */
+void reuse_take(sched *s, request *r, int32_t n_owner);
+/* Likewise the full pages of a sample's first n_token tokens after those of the prompt. */
+void reuse_take_tail(sched *s, request *r, sequence *q, int32_t n_token);
+/* The sample's newest noted draw is good: the full pages that it read are entered. */
+void reuse_keep(sched *s, request *r, sequence *q);
+/* Its newest draw has failed: none of its pages is an entry any more. */
+void reuse_forget(sched *s, request *r, sequence *q);
 
 /* ---- planners ------------------------------------------------------------------------------- */
 

@@ -269,18 +269,17 @@ static corun_status load_added_list(bpe *t, const json_t *list)
 /* ---- tokenizer_config.json ------------------------------------------------------------------ */
 
 /* Tokens that only this file has are added; flags of the others are those of this file. */
-static corun_status load_added_decoder(bpe *t, const json_t *o)
+static corun_status load_added_decoder(bpe *t, const json_t *o, const char *what)
 {
     const char *key;
     json_t *v;
     if (!o || json_is_null(o)) return CORUN_OK;
-    if (!json_is_object(o))
-        FAIL(CORUN_EFORMAT, "%s: added_tokens_decoder is not an object", t->what);
+    if (!json_is_object(o)) FAIL(CORUN_EFORMAT, "%s: added_tokens_decoder is not an object", what);
     json_object_foreach ((json_t *)o, key, v) {
         int64_t id = 0;
         for (const char *p = key; *p; p++) {
             if (*p < '0' || *p > '9' || id >= BPE_MAX_ID)
-                FAIL(CORUN_EFORMAT, "%s: added_tokens_decoder: key \"%.60s\"", t->what, key);
+                FAIL(CORUN_EFORMAT, "%s: added_tokens_decoder: key \"%.60s\"", what, key);
             id = id * 10 + (*p - '0');
         }
         TRY(load_added(t, v, id));
@@ -288,7 +287,17 @@ static corun_status load_added_decoder(bpe *t, const json_t *o)
     return CORUN_OK;
 }
 
-static corun_status load_names(bpe *t, const json_t *c)
+/* add_bos_token and its like hold true or false; a token itself never does. */
+static bool is_switch(const char *key, const json_t *v)
+{
+    static const char *const tokens[] = {"bos_token", "eos_token", "pad_token", "unk_token",
+                                         "sep_token", "cls_token", "mask_token"};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        if (strcmp(key, tokens[i]) == 0) return false;
+    return json_is_boolean(v) || strncmp(key, "add_", 4) == 0; /* load_switches checks its own */
+}
+
+static corun_status load_names(bpe *t, const json_t *c, const char *what)
 {
     const char *key;
     json_t *v;
@@ -296,10 +305,12 @@ static corun_status load_names(bpe *t, const json_t *c)
         size_t n = strlen(key);
         if (n < 7 || strcmp(key + n - 6, "_token") != 0) continue;
         const json_t *s = json_is_object(v) ? json_object_get(v, "content") : v;
-        if (!json_is_string(s)) continue; /* null, or a switch such as add_bos_token */
+        if (json_is_null(s) || is_switch(key, s)) continue;
+        if (!json_is_string(s))
+            FAIL(CORUN_EFORMAT, "%s: %.60s is no string, object with content or null", what, key);
         const char *text = json_string_value(s);
         size_t len = json_string_length(s);
-        if (memchr(text, 0, len)) FAIL(CORUN_EFORMAT, "%s: %.60s holds NUL", t->what, key);
+        if (memchr(text, 0, len)) FAIL(CORUN_EFORMAT, "%s: %.60s holds NUL", what, key);
         TRY(bpe_add_name(t, key, text, len));
         int32_t id = bpe_find(t, text, len);
         if (!strcmp(key, "bos_token")) t->bos = id;
@@ -310,7 +321,7 @@ static corun_status load_names(bpe *t, const json_t *c)
 
 /* The switches add_bos_token and add_eos_token, where one is there, replace what the
  * post-processor adds. */
-static corun_status load_switches(bpe *t, const json_t *c)
+static corun_status load_switches(bpe *t, const json_t *c, const char *what)
 {
     static const char *const keys[] = {"add_bos_token", "add_eos_token"};
     const json_t *v[2];
@@ -318,14 +329,14 @@ static corun_status load_switches(bpe *t, const json_t *c)
         v[i] = json_object_get(c, keys[i]);
         if (json_is_null(v[i])) v[i] = NULL;
         if (v[i] && !json_is_boolean(v[i]))
-            FAIL(CORUN_EFORMAT, "%s: %s is not true or false", t->what, keys[i]);
+            FAIL(CORUN_EFORMAT, "%s: %s is not true or false", what, keys[i]);
     }
     if (!v[0] && !v[1]) return CORUN_OK;
     t->n_prefix = t->n_suffix = 0;
     for (int i = 0; i < 2; i++) {
         int32_t id = i ? t->eos : t->bos;
         if (!json_is_true(v[i])) continue;
-        if (id < 0) FAIL(CORUN_EFORMAT, "%s: %s without such a token", t->what, keys[i]);
+        if (id < 0) FAIL(CORUN_EFORMAT, "%s: %s without such a token", what, keys[i]);
         TRY(bpe_add_around(t, i == 1, &id, 1));
     }
     return CORUN_OK;
@@ -339,9 +350,10 @@ static corun_status load_config(bpe *t, const char *text, size_t len)
     TRY(json_read(&c, text, len, what));
     corun_status st = CORUN_OK;
     if (!json_is_object(c)) st = err_set(CORUN_EFORMAT, "%s: not an object", what);
-    if (st == CORUN_OK) st = load_added_decoder(t, json_object_get(c, "added_tokens_decoder"));
-    if (st == CORUN_OK) st = load_names(t, c);
-    if (st == CORUN_OK) st = load_switches(t, c);
+    if (st == CORUN_OK)
+        st = load_added_decoder(t, json_object_get(c, "added_tokens_decoder"), what);
+    if (st == CORUN_OK) st = load_names(t, c, what);
+    if (st == CORUN_OK) st = load_switches(t, c, what);
     json_decref(c);
     return st;
 }

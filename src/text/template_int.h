@@ -13,7 +13,7 @@
 #define TPL_NAME_MAX        1024         /* names in it */
 #define TPL_ARENA_MAX       (512u << 20) /* bytes of one render's values */
 #define TPL_OUT_MAX         (64u << 20)  /* bytes of rendered text */
-#define TPL_STEPS_MAX       (20u << 20)  /* nodes evaluated, and their bulk work */
+#define TPL_STEPS_MAX       (8u << 20)   /* nodes evaluated, and their bulk work */
 #define TPL_NEST_MAX        100          /* nested brackets or blocks of the source */
 #define TPL_HEIGHT_MAX      400          /* of one syntax tree: long chains of operators count */
 #define TPL_EVAL_MAX        1500         /* evaluations inside one another, through macros */

@@ -5,7 +5,8 @@
  * chain is timed. Prints cycles a step and the time of a launch (a graph of 20, median of 9).
  * usage: chain
  * Invariant: every step adds to the accumulators of the step before. */
-#include "wgmma.cuh"
+#include "device.cuh"
+#include "ops/cuda/wgmma.cuh"
 
 #include <algorithm>
 

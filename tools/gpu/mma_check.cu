@@ -8,7 +8,8 @@
  *   -g write golden lines: class, accumulator, 16 a, 16 b, result (hexadecimal bits)
  *   -m write the first differing outputs of each class in the same form
  * Invariant: the device's bits are the truth here; the reference is what is tested. */
-#include "wgmma.cuh"
+#include "device.cuh"
+#include "ops/cuda/wgmma.cuh"
 
 extern "C" {
 #include "mma_inputs.h"

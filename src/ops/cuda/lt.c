@@ -28,12 +28,15 @@
     X(MatmulAlgoInit)                                                                              \
     X(MatmulDescCreate)                                                                            \
     X(MatmulDescDestroy)                                                                           \
+    X(MatmulDescInit_internal)                                                                     \
     X(MatmulDescSetAttribute)                                                                      \
     X(MatmulPreferenceCreate)                                                                      \
     X(MatmulPreferenceDestroy)                                                                     \
+    X(MatmulPreferenceInit_internal)                                                               \
     X(MatmulPreferenceSetAttribute)                                                                \
     X(MatrixLayoutCreate)                                                                          \
     X(MatrixLayoutDestroy)                                                                         \
+    X(MatrixLayoutInit_internal)                                                                   \
     X(MatrixLayoutSetAttribute)
 
 #define POINTER(name) __typeof__(cublasLt##name) *name;
@@ -179,3 +182,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, desc d, const void *alpha, con
     cublasLtMatrixLayoutSetAttribute(layout l, cublasLtMatrixLayoutAttribute_t attr,
                                      const void *buf, size_t size)
         CALL(MatrixLayoutSetAttribute, l, attr, buf, size)
+
+            cublasStatus_t
+    cublasLtMatmulDescInit_internal(desc d, size_t size, cublasComputeType_t compute,
+                                    cudaDataType_t scale)
+        CALL(MatmulDescInit_internal, d, size, compute, scale)
+
+            cublasStatus_t cublasLtMatmulPreferenceInit_internal(preference p, size_t size)
+                CALL(MatmulPreferenceInit_internal, p, size)
+
+                    cublasStatus_t
+    cublasLtMatrixLayoutInit_internal(layout l, size_t size, cudaDataType type, uint64_t rows,
+                                      uint64_t cols, int64_t ld)
+        CALL(MatrixLayoutInit_internal, l, size, type, rows, cols, ld)

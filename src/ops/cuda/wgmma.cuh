@@ -1,12 +1,20 @@
 /* wgmma.cuh - Hopper's warpgroup matrix instruction, bf16 in and fp32 out, in the widths that are
  * used. Invariant: 128 threads of one warpgroup call each function together; between a change of
  * the accumulators and the first instruction stands wgmma_fence, before their use wgmma_wait. */
-#ifndef TOOLS_GPU_WGMMA_CUH
-#define TOOLS_GPU_WGMMA_CUH
+#ifndef OPS_CUDA_WGMMA_CUH
+#define OPS_CUDA_WGMMA_CUH
 
-#include "device.cuh"
+#include "ops/cuda/ptx.cuh"
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/* Until at most PENDING groups are in flight. */
+template <int PENDING> DEVICE void wgmma_wait_until()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
 
 DEVICE void wgmma_wait()
 {
