@@ -9,6 +9,7 @@
 #include "app/cmd.h"
 #include "app/openai.h"
 #include "app/pump.h"
+#include "app/sink.h"
 #include "proof/verify.h"
 
 enum { MAX_RECIPE = 64, MAX_POLICY = 4 };
@@ -67,6 +68,9 @@ static corun_status read_args(verify_args *a, int argc, char **argv)
         {"slots", 0, ARG_INT, &a->e.slots, "N", "rows of a decode step"},
         {"ctx", 0, ARG_INT, &a->e.ctx, "N", "longest request in tokens (0: the model's)"},
         {"page", 0, ARG_INT, &a->e.page, "N", "tokens of a KV page (64; with --quick 16)"},
+        {"device", 0, ARG_TEXT, &a->e.device, "NAME", "auto, cpu, cuda or cuda:N"},
+        {"dummy-weights", 0, ARG_FLAG, &a->e.dummy_weights, NULL,
+         "MODEL is a config.json: weights are made up"},
         {"threads", 0, ARG_INT, &a->e.threads, "N", "CPU workers (0: one a core)"},
         {"isa", 0, ARG_TEXT, &a->e.isa, "NAME", "auto, avx512, avx2, neon or generic"},
         {"processed-logprobs", 0, ARG_FLAG, &a->e.processed_logprobs, NULL,
@@ -136,22 +140,20 @@ static corun_status read_requests(own_requests *own, const char *path, const job
     return st;
 }
 
-static corun_status write_json(const char *path, const buf *b, const char *in)
+static corun_status write_json(const place *at, const buf *b)
 {
-    sink *s = NULL;
-    place at;
-    const char *const taken[] = {in ? in : "-"};
-    corun_status st = place_find(&at, path, taken, in != NULL);
-    if (st == CORUN_OK) st = sink_open(&s, &at);
-    if (st == CORUN_OK) st = sink_put(s, b->data, b->len);
+    sink *s;
+    TRY(sink_open(&s, at));
+    corun_status st = sink_put(s, b->data, b->len);
     if (st == CORUN_OK) st = sink_commit(s);
     sink_close(s);
-    place_free(&at);
     return st;
 }
 
-static corun_status run(const verify_args *a, cmd_session *s, own_requests *own, buf *json)
+static corun_status run(const verify_args *a, cmd_session *s, own_requests *own, buf *json,
+                        place *json_at)
 {
+    if (a->json) TRY(place_find(json_at, a->json, &a->in, a->in != NULL));
     char program[4096];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     if (n > 0) program[n] = 0;
@@ -165,6 +167,8 @@ static corun_status run(const verify_args *a, cmd_session *s, own_requests *own,
     mo.path = a->e.model;
     mo.n_thread = a->e.threads;
     mo.isa = a->e.isa;
+    mo.device = a->e.device;
+    mo.dummy_weights = a->e.dummy_weights;
     eo.n_slot = a->e.slots;
     eo.n_ctx = a->e.ctx;
     eo.page_tokens = a->e.page;
@@ -186,7 +190,7 @@ static corun_status run(const verify_args *a, cmd_session *s, own_requests *own,
     if (a->json && json->len && (st == CORUN_OK || st == CORUN_EMISMATCH)) {
         char text[ERR_TEXT_MAX]; /* the verdict outlives a report that could not be written */
         snprintf(text, sizeof text, "%s", err_text());
-        TRY(write_json(a->json, json, a->in));
+        TRY(write_json(json_at, json));
         if (st != CORUN_OK) st = err_set(st, "%s", text);
     }
     return st;
@@ -198,16 +202,18 @@ int cmd_verify(int argc, char **argv)
     cmd_session s = {0};
     own_requests own = {0};
     buf json;
+    place json_at = {0};
     corun_status st = read_args(&a, argc, argv);
     if (st != CORUN_OK) return cmd_usage("verify", "%s", corun_last_error());
     if (a.help) return CMD_OK;
     buf_init(&json, (size_t)64 << 20);
-    st = run(&a, &s, &own, &json);
+    st = run(&a, &s, &own, &json, &json_at);
     int code = st != CORUN_OK ? cmd_fail(st) : CMD_OK;
     for (size_t i = 0; i < own.n_job; i++) job_free(own.j[i]);
     mem_free(own.j);
     mem_free(own.r);
     buf_free(&json);
+    place_free(&json_at);
     cmd_close(&s);
     return code;
 }

@@ -178,12 +178,34 @@ static corun_status run_batch(vf *v, const char *in, const char *out)
     const char *argv[MAX_ARG] = {v->o->program};
     size_t n = 1;
     for (size_t i = 0; v->o->prefix && v->o->prefix[i]; i++) argv[n++] = v->o->prefix[i];
-    const char *const rest[] = {
-        "batch",  "-m",       v->model,        "-i",      in_path, "-o",
-        out_path, "--policy", v->p->name,      "--slots", slots,   "--page",
-        page,     "--chunk",  chunk,           "--ctx",   ctx,     "--threads",
-        threads,  "--isa",    v->o->model.isa, "--kv",    "64M",   "--quiet"};
+    const char *const rest[] = {"batch",
+                                "-m",
+                                v->model,
+                                "-i",
+                                in_path,
+                                "-o",
+                                out_path,
+                                "--policy",
+                                v->p->name,
+                                "--slots",
+                                slots,
+                                "--page",
+                                page,
+                                "--chunk",
+                                chunk,
+                                "--ctx",
+                                ctx,
+                                "--threads",
+                                threads,
+                                "--device",
+                                v->o->model.device,
+                                "--isa",
+                                v->o->model.isa,
+                                "--kv",
+                                "64M",
+                                "--quiet"};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) argv[n++] = rest[i];
+    if (v->o->model.dummy_weights) argv[n++] = "--dummy-weights";
     if (v->eo.processed_logprobs) argv[n++] = "--processed-logprobs";
     if (v->eo.allow_special_rows) argv[n++] = "--allow-special-rows";
     argv[n] = NULL;

@@ -65,8 +65,18 @@ static void put_words(buf *b, uint64_t seed, size_t n)
     }
 }
 
+/* Without a tokenizer any ids do. */
+static corun_status any_ids(vf *v, uint64_t seed, size_t n, int32_t **out)
+{
+    vf w = {.rng = seed};
+    TRY(vf_tokens_new(v, n, out));
+    for (size_t i = 0; i < n; i++) (*out)[i] = (int32_t)vf_rand(&w, (uint64_t)v->info.n_vocab);
+    return CORUN_OK;
+}
+
 corun_status vf_words(vf *v, uint64_t seed, size_t n, int32_t **out)
 {
+    if (v->o->model.dummy_weights) return any_ids(v, seed, n, out);
     buf b;
     buf_init(&b, (size_t)1 << 26);
     put_words(&b, seed, n + 1); /* a word is at least one token */
