@@ -30,13 +30,14 @@ struct gpu_attn {
     int32_t max_slots, slots, decode_room, prefill_room;
     attn_work *work;
     attn_item *decode, *prefill;
-    uint32_t *decode_count, *prefill_count;
+    uint32_t *done;
     float2 *state_tl;
     float *state_o;
     float *out_fp32;
     bool downward;
     void (*decode_kernel)(const attn_args);
     void (*prefill_kernel)(const attn_args);
+    void (*fold_kernel)(const attn_args);
     int decode_bytes, prefill_bytes;
 };
 
@@ -131,7 +132,7 @@ DEVICE row_cut cut_row(const plan_args &p, int32_t row, int32_t decode_blocks, i
         return c;
     }
     int64_t items = (int64_t)tiles * p.n_head;
-    int32_t pieces = items >= p.sm_count ? 1 : (int32_t)(2 * p.sm_count / items);
+    int32_t pieces = items >= p.sm_count ? 1 : (int32_t)(p.sm_count / items); /* one wave */
     if (set == OPS_SET_STANDARD) c.chunk = max(min(blocks, 4), ceil_div(blocks, pieces));
     int32_t chunks = ceil_div(blocks, c.chunk);
     if (pieces > 1 && chunks > 1) c.piece = ceil_div(chunks, pieces);
@@ -140,7 +141,7 @@ DEVICE row_cut cut_row(const plan_args &p, int32_t row, int32_t decode_blocks, i
 
 /* Writes the items of tile i of a row from *at on. */
 DEVICE void write_tile(attn_item *items, int32_t &at, const row_cut &c, int32_t row, int32_t token,
-                       int32_t i, int32_t &slot, int32_t counter)
+                       int32_t i, int32_t &slot)
 {
     int32_t chunks = chunks_of_tile(c, i), piece = c.piece ? c.piece : chunks;
     int32_t rows = min((int32_t)ATTN_TILE, c.length - i * ATTN_TILE);
@@ -154,7 +155,6 @@ DEVICE void write_tile(attn_item *items, int32_t &at, const row_cut &c, int32_t 
     item.chunk = c.chunk;
     item.pieces = ceil_div(chunks, piece);
     item.slot = item.pieces > 1 ? slot : -1;
-    item.counter = counter;
     for (int32_t first = 0; first < chunks; first += piece) {
         item.block = first * c.chunk;
         item.blocks = min(piece * c.chunk, blocks - item.block);
@@ -196,10 +196,10 @@ static __global__ void __launch_bounds__(PLAN_THREADS) k_attn_plan(const plan_ar
         int32_t at_prefill = prefill_items + sum_before(items - single, &all);
         prefill_items += all;
         if (c.length == 1)
-            write_tile(p.decode, at, c, row, p.row_tok[row], 0, slot, row);
+            write_tile(p.decode, at, c, row, p.row_tok[row], 0, slot);
         else
             for (int32_t i = c.tiles - 1; i >= 0; i--)
-                write_tile(p.prefill, at_prefill, c, row, p.row_tok[row], i, slot, at_prefill);
+                write_tile(p.prefill, at_prefill, c, row, p.row_tok[row], i, slot);
     }
     if (threadIdx.x == 0) *p.work = {decode_items, prefill_items, 0, 0, 0, 0};
 }
@@ -241,6 +241,7 @@ template <int D> static void pick_kernels(gpu_attn *a, int32_t group)
     a->decode_kernel = group <= 8 ? k_attn_decode<D, 1> : k_attn_decode<D, 2>;
     a->decode_bytes = group <= 8 ? decode_layout<D, 1>::BYTES : decode_layout<D, 2>::BYTES;
     a->prefill_kernel = k_attn_prefill<D>;
+    a->fold_kernel = k_attn_fold<D>;
     a->prefill_bytes = prefill_layout<D>::BYTES;
 }
 
@@ -249,17 +250,14 @@ static corun_status open_memory(gpu_attn *a, const ops_dims *d, const ops_conf *
     const gpu *g = a->g;
     a->slots = a->max_slots = slots_for(d, c, g->sm_count);
     a->decode_room = c->max_row + a->slots;
-    a->prefill_room = c->max_tok / ATTN_TILE + c->max_row + 2 * g->sm_count;
+    a->prefill_room = c->max_tok / ATTN_TILE + c->max_row + g->sm_count;
     size_t states = (size_t)a->slots * d->n_head;
     TRY(gpu_alloc(g, (void **)&a->work, sizeof *a->work, "attention's work"));
     TRY(gpu_alloc(g, (void **)&a->decode, (size_t)a->decode_room * sizeof *a->decode,
                   "attention's decode items"));
     TRY(gpu_alloc(g, (void **)&a->prefill, (size_t)a->prefill_room * sizeof *a->prefill,
                   "attention's prefill items"));
-    TRY(gpu_alloc(g, (void **)&a->decode_count, (size_t)c->max_row * d->n_kv * 4,
-                  "attention's counters"));
-    TRY(gpu_alloc(g, (void **)&a->prefill_count, (size_t)a->prefill_room * d->n_head * 4,
-                  "attention's counters"));
+    TRY(gpu_alloc(g, (void **)&a->done, (size_t)c->max_row * d->n_kv * 4, "attention's counters"));
     TRY(gpu_alloc(g, (void **)&a->state_tl, states * sizeof *a->state_tl,
                   "attention's states of chunks"));
     return gpu_alloc(g, (void **)&a->state_o, states * d->d_head * 4,
@@ -303,8 +301,7 @@ corun_status gpu_attn_open(gpu_attn **out, const gpu *g, const ops_dims *d, cons
 void gpu_attn_close(gpu_attn *a)
 {
     if (!a) return;
-    void *all[] = {a->work,          a->decode,   a->prefill, a->decode_count,
-                   a->prefill_count, a->state_tl, a->state_o};
+    void *all[] = {a->work, a->decode, a->prefill, a->done, a->state_tl, a->state_o};
     for (void *p : all) gpu_free(p);
     mem_free(a);
 }
@@ -333,6 +330,7 @@ corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const v
     at.kv = (const char *)a->kv.base + (size_t)layer * a->kv.layer_stride;
     at.page_stride = a->kv.page_stride;
     at.page_tokens = a->kv.page_tokens;
+    while (1 << at.page_shift < at.page_tokens) at.page_shift++;
     at.n_kv = a->kv.n_kv;
     at.group = a->n_head / a->kv.n_kv;
     at.page = s->page;
@@ -344,15 +342,21 @@ corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const v
     at.work = a->work;
     at.decode = a->decode;
     at.prefill = a->prefill;
+    at.decode_room = a->decode_room;
     at.state_tl = a->state_tl;
     at.state_o = a->state_o;
-    at.decode_count = a->decode_count;
-    at.prefill_count = a->prefill_count;
+    at.done = a->done;
     at.downward = a->downward;
     bool one = s->kind == STEP_DECODE || s->max_q == 1;
     if (!one) {
         a->prefill_kernel<<<a->g->sm_count, PREFILL_THREADS, a->prefill_bytes, stream>>>(at);
         TRY(gpu_status((int)cudaGetLastError(), "prefill attention"));
+        /* Tiles are cut where they are few: so many there are at least. */
+        int32_t tiles = (s->n_tok - s->n_row + 1) / ATTN_TILE;
+        if ((int64_t)tiles * a->n_head < a->g->sm_count) {
+            a->fold_kernel<<<4 * a->g->sm_count, FOLD_THREADS, 0, stream>>>(at);
+            TRY(gpu_status((int)cudaGetLastError(), "fold of prefill attention"));
+        }
     }
     if (one || s->n_row > 1) {
         a->decode_kernel<<<a->g->sm_count, DECODE_THREADS, a->decode_bytes, stream>>>(at);

@@ -43,9 +43,8 @@ struct __align__(16) attn_item
     int32_t chunk;      /* blocks a chunk */
     int32_t slot;       /* of chunk 0 of the tile's first row, in states; -1: none */
     int32_t pieces;     /* items of the same row or tile */
-    int32_t counter;    /* counts those that are done; times the kv heads or heads */
     int32_t head;       /* kv head (decode) or head (prefill): set by the CTA that takes it */
-    int32_t unused;
+    int32_t unused[2];
 };
 
 /* Written by k_attn_plan. */
@@ -59,8 +58,8 @@ struct attn_work {
 struct attn_args {
     const char *kv; /* of the layer */
     size_t page_stride;
-    int32_t page_tokens, n_kv, group;
-    const int32_t *page; /* [row][max_page] */
+    int32_t page_tokens, page_shift, n_kv, group; /* page_tokens is 1 << page_shift */
+    const int32_t *page;                          /* [row][max_page] */
     int32_t max_page;
     const __nv_bfloat16 *q; /* [token][head][d] */
     __nv_bfloat16 *out;
@@ -68,10 +67,11 @@ struct attn_args {
     float c;         /* fp32(scale · log2 e) */
     attn_work *work;
     const attn_item *decode, *prefill;
-    float2 *state_tl; /* [slot][head] t and l of a chunk */
-    float *state_o;   /* [slot][head][d] */
-    uint32_t *decode_count, *prefill_count;
-    bool downward; /* the planted fault: folds through memory walk downward */
+    int32_t decode_room; /* items that the list holds at most */
+    float2 *state_tl;    /* [slot][head] t and l of a chunk */
+    float *state_o;      /* [slot][head][d] */
+    uint32_t *done;      /* [row][kv head] items that are done */
+    bool downward;       /* the planted fault: folds through memory walk downward */
 };
 
 /* ---- a block inside a chunk */
@@ -124,7 +124,7 @@ template <int D>
 DEVICE void fold_memory(const attn_args &at, size_t state, size_t step, int n, int dim,
                         size_t index)
 {
-    constexpr int AHEAD = 4;
+    constexpr int AHEAD = 8;
     float T = 0, L = 0;
     float4 O = make_float4(0, 0, 0, 0);
     for (int first = 0; first < n; first += AHEAD) {

@@ -124,7 +124,7 @@ template <int D, int N> struct decode_cta {
 
     DEVICE int32_t page_of(const attn_item &item, int from) const
     {
-        int n = from + lane, end = item.position / at.page_tokens;
+        int n = from + lane, end = item.position >> at.page_shift;
         return __ldg(at.page + (size_t)item.row * at.max_page + min(n, end));
     }
 
@@ -133,22 +133,27 @@ template <int D, int N> struct decode_cta {
         if (c.step == 0) {
             if (lane == 0) c.number = atomicAdd(&at.work->decode_next, 1) + gridDim.x;
         } else if (c.step == 1) {
+            /* Behind the last item too: the first one need not wait for their number. */
             c.number = __shfl_sync(~0u, c.number, 0);
-            if (c.number < c.items) {
-                c.item = at.decode[c.number / at.n_kv];
-                c.item.head = (int32_t)(c.number % at.n_kv);
-            }
+            c.item = at.decode[min(c.number / at.n_kv, (uint32_t)at.decode_room - 1)];
+            c.item.head = (int32_t)(c.number % at.n_kv);
         } else if (c.number < c.items)
-            c.page = page_of(c.item, c.item.block * ATTN_BLOCK / at.page_tokens);
+            c.page = page_of(c.item, c.item.block * ATTN_BLOCK >> at.page_shift);
         c.step++;
     }
 
-    DEVICE void copy_items() const
+    DEVICE cursor first_item() const
+    {
+        cursor c = {1, blockIdx.x, (uint32_t)(at.work->decode_items * at.n_kv), {}, 0};
+        while (c.step < 3) advance(c);
+        return c;
+    }
+
+    DEVICE void copy_items(cursor c) const
     {
         uint64_t first_out = policy_evict_first();
         page_lane mine = lane_of_pages<D, DECODE_SPAN>(at, lane);
         uint32_t n = 0;
-        cursor c = {1, blockIdx.x, (uint32_t)(at.work->decode_items * at.n_kv), {}, 0};
         for (;;) {
             while (c.step < 3) advance(c);
             if (c.number >= c.items) break;
@@ -157,11 +162,11 @@ template <int D, int N> struct decode_cta {
             c.step = 0;
             int begin = item.block * ATTN_BLOCK;
             int end = min(item.position + 1, begin + item.blocks * ATTN_BLOCK);
-            int window = begin / at.page_tokens; /* of the first page in `pages` */
+            int window = begin >> at.page_shift; /* of the first page in `pages` */
             for (int first = begin; first < end; first += DECODE_SPAN, n++) {
-                int index = (first + mine.first) / at.page_tokens;
+                int index = (first + mine.first) >> at.page_shift;
                 /* A span lies in one window: both are multiples of the pages of a span. */
-                if (first / at.page_tokens - window >= 32) {
+                if ((first >> at.page_shift) - window >= 32) {
                     window += 32;
                     pages = page_of(item, window);
                 }
@@ -626,8 +631,7 @@ template <int D, int N> struct decode_cta {
             attn_item item = *item_at(layout::FOLD_ITEM, entry);
             if (item.blocks == 0) return;
             if (thread == 0)
-                *arrived = count_arrival(at.decode_count + item.counter * at.n_kv + item.head,
-                                         item.pieces - 1);
+                *arrived = count_arrival(at.done + item.row * at.n_kv + item.head, item.pieces - 1);
             named_barrier(DECODE_FOLD_BARRIER, 128);
             if (thread == 0) barrier_arrive(barrier(layout::FOLD_FREE + entry));
             if ((int)*arrived != item.pieces - 1) continue;
@@ -647,14 +651,16 @@ template <int D, int N> struct decode_cta {
 
     DEVICE void run() const
     {
+        cursor first = {};
         if (threadIdx.x == 0) open_barriers();
+        if (warp == 8) first = first_item();
         __syncthreads();
         if (warp < 4)
             score_items();
         else if (warp < 8)
             value_items();
         else if (warp == 8)
-            copy_items();
+            copy_items(first);
         else
             fold_items();
     }

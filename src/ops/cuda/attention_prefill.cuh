@@ -17,9 +17,8 @@ enum {
     PREFILL_STAGES = 2,
     PREFILL_THREADS = 384,
     PREFILL_CONSUMERS = 256,
-    /* named barriers: 1 and 2 of the two consumer warpgroups, 3 of both */
-    PREFILL_GROUP_BARRIER = 1,
-    PREFILL_BOTH_BARRIER = 3
+    PREFILL_GROUP_BARRIER = 1, /* named barriers 1 and 2: of the two consumer warpgroups */
+    FOLD_THREADS = 256
 };
 
 template <int D> struct prefill_layout {
@@ -31,8 +30,7 @@ template <int D> struct prefill_layout {
     static constexpr int BARRIERS = ITEM + PREFILL_STAGES * (int)sizeof(attn_item);
     static constexpr int K_FULL = 0, V_FULL = PREFILL_STAGES; /* numbers of barriers */
     static constexpr int K_FREE = 2 * PREFILL_STAGES, V_FREE = 3 * PREFILL_STAGES;
-    static constexpr int ARRIVED = BARRIERS + 4 * PREFILL_STAGES * 8;
-    static constexpr int BYTES = ARRIVED + 16 + 1024;
+    static constexpr int BYTES = BARRIERS + 4 * PREFILL_STAGES * 8 + 1024;
 };
 
 template <int D> struct prefill_copies {
@@ -52,9 +50,9 @@ template <int D> struct prefill_copies {
 
     DEVICE int32_t page_of(const attn_item &item, const page_lane &mine, int token) const
     {
-        int last = (item.position + item.rows - 1) / at.page_tokens;
+        int last = (item.position + item.rows - 1) >> at.page_shift;
         return __ldg(at.page + (size_t)item.row * at.max_page +
-                     min((token + mine.first) / at.page_tokens, last));
+                     min((token + mine.first) >> at.page_shift, last));
     }
 
     DEVICE void copy_item(const attn_item &item, const page_lane &mine, uint32_t &n,
@@ -374,25 +372,6 @@ template <int D> struct prefill_rows {
         end_chunk((first + count - 1) / item.chunk, t, l);
     }
 
-    /* The item that comes last of a tile folds all of its chunks. */
-    DEVICE void fold_tile()
-    {
-        volatile uint32_t *arrived = (volatile uint32_t *)(shared + layout::ARRIVED);
-        named_barrier(PREFILL_BOTH_BARRIER, PREFILL_CONSUMERS);
-        if (thread == 0)
-            *arrived = count_arrival(at.prefill_count + (size_t)item.counter * heads() + item.head,
-                                     item.pieces - 1);
-        named_barrier(PREFILL_BOTH_BARRIER, PREFILL_CONSUMERS);
-        if ((int)*arrived != item.pieces - 1) return;
-        for (int i = thread; i < item.rows * (D / 4); i += PREFILL_CONSUMERS) {
-            int r = i / (D / 4), dim = i % (D / 4) * 4;
-            int chunks = (item.position + r) / (ATTN_BLOCK * item.chunk) + 1;
-            fold_memory<D>(at, ((size_t)item.slot + r) * heads() + item.head,
-                           (size_t)item.rows * heads(), chunks, dim,
-                           ((size_t)(item.token + r) * heads() + item.head) * D + dim);
-        }
-    }
-
     DEVICE void run()
     {
         for (uint32_t n = 0;;) {
@@ -418,10 +397,7 @@ template <int D> struct prefill_rows {
                 release(layout::V_FREE, n + j);
             }
             n += (uint32_t)blocks;
-            if (item.slot >= 0)
-                fold_tile();
-            else
-                write_rows();
+            if (item.slot < 0) write_rows();
         }
     }
 };
@@ -452,6 +428,23 @@ __global__ void __launch_bounds__(PREFILL_THREADS, 1) k_attn_prefill(const attn_
         prefill_rows<D>(at, shared).run();
     }
 #endif
+}
+
+/* Folds the tiles whose chunks went to memory. A CTA takes some rows of one head of a tile at a
+ * time, a thread four dimensions of a row. */
+template <int D> __global__ void __launch_bounds__(FOLD_THREADS) k_attn_fold(const attn_args at)
+{
+    constexpr int ROWS = FOLD_THREADS / (D / 4), PARTS = ATTN_TILE / ROWS;
+    int heads = at.n_kv * at.group, row = threadIdx.x / (D / 4), dim = threadIdx.x % (D / 4) * 4;
+    int units = at.work->prefill_items * PARTS * heads;
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const attn_item &item = at.prefill[unit / (PARTS * heads)];
+        int head = unit % heads, r = unit / heads % PARTS * ROWS + row;
+        if (item.slot < 0 || item.block > 0 || r >= item.rows) continue;
+        int chunks = (item.position + r) / (ATTN_BLOCK * item.chunk) + 1;
+        fold_memory<D>(at, ((size_t)item.slot + r) * heads + head, (size_t)item.rows * heads,
+                       chunks, dim, ((size_t)(item.token + r) * heads + head) * D + dim);
+    }
 }
 
 #endif
