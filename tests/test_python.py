@@ -315,7 +315,7 @@ def fresh(lib, folder, source, tensors):
     """Digest, fingerprint and answers of a model opened from a file with these tensors."""
     shutil.copytree(source, folder)
     write_tensors(folder, tensors)
-    with cr.Model(str(folder), library=lib) as m, cr.Engine(m) as e:
+    with cr.Model(str(folder), library=lib) as m, cr.Engine(m, ctx=256) as e:
         return m.info["weights_digest"], e.fingerprint, answers(e)
 
 
@@ -334,17 +334,17 @@ def test_refill_is_a_fresh_start(lib, tmp_path, name, kind):
     want = [fresh(lib, tmp_path / str(i), source, t) for i, t in enumerate((first, second, old))]
     assert len({w[0] for w in want}) == len({w[1] for w in want}) == len({w[2] for w in want}) == 3
     with cr.Model(str(source), library=lib) as m:
-        with cr.Engine(m) as e:
+        with cr.Engine(m, ctx=256) as e:
             before = state(m, e)
             m.refill(first)
             assert state(m, e) == want[0]
             m.refill(dict(reversed(list(second.items()))))
             assert state(m, e) == want[1]
         m.refill(first)
-        with cr.Engine(m, policy="corun") as e:
+        with cr.Engine(m, policy="corun", ctx=256) as e:
             assert m.info["weights_digest"] == want[0][0]
         m.refill(old)
-        with cr.Engine(m) as e:
+        with cr.Engine(m, ctx=256) as e:
             assert state(m, e) == want[2] == before
 
 
@@ -353,7 +353,7 @@ def test_refill_is_all_or_nothing(lib):
     old = read_tensors(source)
     new = perturbed(old, "BF16", 3)
     last = sorted(new)[-1]
-    with cr.Model(str(source), library=lib) as m, cr.Engine(m) as e:
+    with cr.Model(str(source), library=lib) as m, cr.Engine(m, ctx=256) as e:
         before = state(m, e)
         for change, word in (
                 (lambda t: t.pop(last), last),
@@ -386,7 +386,7 @@ def test_refill_takes_any_layout(lib):
     new = perturbed(read_tensors(source), "F32", 4)
     strided = {k: np.asfortranarray(v) if v.ndim == 2 else np.repeat(v, 2)[::2]
                for k, v in new.items()}
-    with cr.Model(str(source), library=lib) as m, cr.Engine(m) as e:
+    with cr.Model(str(source), library=lib) as m, cr.Engine(m, ctx=256) as e:
         m.refill(new)
         want = state(m, e)
         m.refill(read_tensors(source))
