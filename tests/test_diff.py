@@ -237,8 +237,8 @@ def test_replay_from_rows_alone(corun):
         completion("s", "abcabc", max_tokens=30, n=3, stop=["q", "zz"], temperature=0.7, top_p=0.9,
                    logit_bias={"70": 3, "81": -2}, bad_words=["ab"], prompt_logprobs=2, **more),
         completion("m", ["abc", "abd"], max_tokens=9, seed=5, logprobs=0, min_tokens=4, **more),
-        chat("c", "hello", max_tokens=20, stop_token_ids=[90], allowed_token_ids=list(range(60, 99)),
-             logprobs=True, **more)]
+        chat("c", "hello", max_tokens=20, stop_token_ids=[90],
+             allowed_token_ids=list(range(60, 99)), logprobs=True, **more)]
     corun.batch(lines)
     (corun.folder / "in.jsonl").unlink()
     r = corun("replay", "out.jsonl", "-m", "fake:phase")

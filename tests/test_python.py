@@ -150,7 +150,7 @@ def test_text(fake):
 def test_info_and_identity(fake, corun):
     want = json.loads(corun("info", "fake:phase", "--json", "--identity").stdout)
     info = fake.info
-    assert all(want[k] == v for k, v in info.items())
+    assert all(want[k] == v for k, v in info.items() if k != "device_note")
     with cr.Engine(fake) as e:
         assert e.fingerprint == want["identity_digest"] and e.identity == want["identity"]
 
@@ -234,7 +234,8 @@ def test_score(fake, corun):
 HOSTILE = {
     "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% set x = a + b %}{% endfor %}"
              "{% endfor %}",
-    "upper": "{% set s = 'a'*1000000 %}{% for a in range(99999) %}{% set x = s|upper %}{% endfor %}",
+    "upper": "{% set s = 'a'*1000000 %}{% for a in range(99999) %}{% set x = s|upper %}"
+             "{% endfor %}",
     "tojson": "{% set s = range(99999)|list %}{% for a in range(99999) %}{% set x = s|tojson %}"
               "{% endfor %}",
     "find": "{% set s = 'a'*1000000 %}{% set t = 'a'*500000 ~ 'b' %}{% for a in range(99999) %}"
@@ -243,7 +244,8 @@ HOSTILE = {
             "{% set x = strftime_now('%d %B %Y') %}{% endfor %}{% endfor %}",
     "join": "{% set s = range(99999)|list %}{% for a in range(99999) %}"
             "{% set x = s|map('string')|join(',') %}{% endfor %}",
-    "macro": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "macro": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
+             "{{ f(60) }}",
 }
 
 

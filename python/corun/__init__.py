@@ -112,8 +112,8 @@ class Model:
 
     path: a .gguf file, a folder with safetensors, or "fake:LEVEL". threads and isa never change a
     bit. device: "auto" (a CUDA device where one serves), "cpu", "cuda" or "cuda:N".
-    dummy_weights: path is a config.json, weights are made up, prompts are token ids. library: path of libcorun.so, or a Library; without it the one beside this package is
-    taken, else the system's.
+    dummy_weights: path is a config.json, weights are made up, prompts are token ids. library: path
+    of libcorun.so, or a Library; without it the one beside this package, else the system's.
     """
 
     def __init__(self, path: str, *, threads: int = 0, isa: str = "auto",
@@ -167,7 +167,7 @@ class Model:
     def encode(self, text: str, *, add_special: bool = False, literal: bool = False) -> np.ndarray:
         """Token ids, int32. literal: control text is plain text."""
         data = text.encode("utf-8", "surrogatepass")
-        flags = (_abi.TEXT_ADD_SPECIAL if add_special else 0) | (_abi.TEXT_LITERAL if literal else 0)
+        flags = _abi.TEXT_ADD_SPECIAL * add_special | _abi.TEXT_LITERAL * literal
         n, room = C.c_size_t(), len(data) + 16
         for _ in range(2):
             out = np.empty(room, np.int32)

@@ -101,7 +101,8 @@ class Stats(C.Structure):
     _fields_ = [(name, C.c_uint64) for name in (
         "steps_prefill", "steps_decode", "steps_mixed", "tokens_prompt", "tokens_new", "rows_live",
         "rows_dead", "swaps_out", "swaps_in", "recomputes", "preempted_most", "prefix_hits",
-        "prefix_tokens", "prompt_cuts", "pages", "pages_free", "pages_peak", "swap_pages", "swap_pages_free",
+        "prefix_tokens", "prompt_cuts", "pages", "pages_free", "pages_peak", "swap_pages",
+        "swap_pages_free",
         "requests_waiting", "requests_running")] + [
         ("live_rows_seen", C.c_uint64 * 8), ("seconds_prefill", C.c_double),
         ("seconds_decode", C.c_double), ("seconds_sample", C.c_double)]
