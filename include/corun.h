@@ -101,8 +101,9 @@ typedef struct corun_tensor {
 /* New values for every weight, in place: all tensors of the model's files, each once, in any order,
  * with the same shapes. Names and shapes are all checked before anything is written. Afterwards
  * weights digest, identity and bits are those of a model opened from a file with these tensors. No
- * request may be alive. A failure while values are written (memory, device) leaves a model that
- * runs nothing until a refill succeeds. */
+ * request may be alive; kept prefixes are dropped, and the counters of pages and prefixes start
+ * anew. A failure while values are written (memory, device) leaves a model that runs nothing until
+ * a refill succeeds. */
 CORUN_API corun_status corun_model_refill(corun_model *m, const corun_tensor *t, size_t n);
 
 #define CORUN_TEXT_ADD_SPECIAL  1u /* encode: add bos/eos as the model's files say */

@@ -305,12 +305,15 @@ PROMPTS = [[5, 9, 12, 40, 7], [33] * 70, [1, 2, 3]]
 
 
 def answers(engine):
-    """Bytes of everything that some requests give."""
-    r = engine.generate(PROMPTS, max_tokens=24, logprobs=4, prompt_logprobs=2, temperature=0.8,
-                        n=2, ignore_eos=True)
-    return b"".join(x.tobytes() for y in r for x in
-                    (y.prompt_logprobs, y.prompt_top_logprobs,
-                     *(z for s in y.samples for z in (s.tokens, s.logprobs, s.top_logprobs))))
+    """Bytes of everything that some requests give; the later ones may reuse kept prefixes."""
+    out = []
+    for prompt_logprobs in (2, None, None):
+        for y in engine.generate(PROMPTS, max_tokens=24, logprobs=4, temperature=0.8, n=2,
+                                 prompt_logprobs=prompt_logprobs, ignore_eos=True):
+            if prompt_logprobs:
+                out += [y.prompt_logprobs, y.prompt_top_logprobs]
+            out += [z for s in y.samples for z in (s.tokens, s.logprobs, s.top_logprobs)]
+    return b"".join(x.tobytes() for x in out)
 
 
 def fresh(lib, folder, source, tensors):
@@ -338,6 +341,7 @@ def test_refill_is_a_fresh_start(lib, tmp_path, name, kind):
     with cr.Model(str(source), library=lib) as m:
         with cr.Engine(m, ctx=256) as e:
             before = state(m, e)
+            assert e.stats["prefix_hits"] > 0
             m.refill(first)
             assert state(m, e) == want[0]
             m.refill(dict(reversed(list(second.items()))))
