@@ -347,7 +347,7 @@ corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const v
     at.state_o = a->state_o;
     at.done = a->done;
     at.downward = a->downward;
-    bool one = s->kind == STEP_DECODE || s->max_q == 1;
+    bool one = s->max_q == 1;
     if (!one) {
         a->prefill_kernel<<<a->g->sm_count, PREFILL_THREADS, a->prefill_bytes, stream>>>(at);
         TRY(gpu_status((int)cudaGetLastError(), "prefill attention"));
