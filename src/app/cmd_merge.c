@@ -5,6 +5,8 @@
 
 #include "app/cmd.h"
 #include "app/lines.h"
+#include "app/openai.h"
+#include "app/seen.h"
 #include "app/sink.h"
 
 #define MAX_SHARD 4096
@@ -17,18 +19,89 @@ typedef struct merge {
     sink *out;
     buf line;
     char fingerprint[64]; /* of the first answered row */
+    seen answered;        /* custom_ids */
+    const char *input;    /* the batch's own lines, or NULL */
+    lines *asked;
+    buf question;
 } merge;
+
+static const char BEGIN[] = "{\"id\":\"batch_req_";
+enum { ID = sizeof BEGIN - 1, ID_LEN = 32 };
+
+/* No two rows of one run answer the same custom_id. */
+static corun_status check_twice(merge *m, size_t shard, uint64_t no)
+{
+    static const char key[] = "\"custom_id\":", after[] = ",\"response\":{\"status_code\":200,";
+    const char *row = m->line.data, *from = row + ID + ID_LEN + 2;
+    const char *to = memmem(row, m->line.len, after, sizeof after - 1);
+    bool twice;
+    if (!to) return CORUN_OK;
+    if (to < from || memcmp(from, key, sizeof key - 1) != 0)
+        FAIL(CORUN_EFORMAT, "%s: line %llu is no row of a batch", m->pos[shard],
+             (unsigned long long)no);
+    from += sizeof key - 1;
+    TRY(seen_add(&m->answered, from, (size_t)(to - from), &twice));
+    if (twice)
+        FAIL(CORUN_EFORMAT,
+             "%s: line %llu answers custom_id %.*s, which a row before it has answered: a shard "
+             "twice, or shards of different runs",
+             m->pos[shard], (unsigned long long)no, to - from < 200 ? (int)(to - from) : 200, from);
+    return CORUN_OK;
+}
+
+/* The row's digest must be that of the input's next line. */
+static corun_status check_line(merge *m, size_t shard, uint64_t no)
+{
+    uint64_t line_no;
+    lines_kind kind;
+    job *j = NULL;
+    char hex[33];
+    if (!m->input) return CORUN_OK;
+    TRY(lines_next(m->asked, &m->question, &line_no, &kind));
+    if (kind == LINES_END)
+        FAIL(CORUN_EFORMAT, "%s: line %llu: the shards have more rows than %s has lines",
+             m->pos[shard], (unsigned long long)no, m->input);
+    digest id = digest_of(m->question.data, m->question.len);
+    if (kind == LINES_LINE) {
+        TRY(openai_open(&j, m->question.data, m->question.len, line_no));
+        id = j->id;
+        job_free(j);
+    }
+    digest_hex(id, hex);
+    if (memcmp(m->line.data + ID, hex, ID_LEN) != 0)
+        FAIL(CORUN_EFORMAT,
+             "%s: line %llu is not the row of line %llu of %s: a shard is missing, of another "
+             "input, given twice or at the wrong place",
+             m->pos[shard], (unsigned long long)no, (unsigned long long)line_no, m->input);
+    return CORUN_OK;
+}
+
+/* All rows are there: so must be all lines. */
+static corun_status check_end(merge *m)
+{
+    uint64_t line_no;
+    lines_kind kind;
+    if (!m->input) return CORUN_OK;
+    TRY(lines_next(m->asked, &m->question, &line_no, &kind));
+    if (kind != LINES_END)
+        FAIL(CORUN_EFORMAT, "line %llu of %s has no row: a shard is missing or cut",
+             (unsigned long long)line_no, m->input);
+    return CORUN_OK;
+}
 
 /* A row must look like one that a batch wrote; answered rows must all name one identity. Inside a
  * JSON string quotes are escaped, so the key can be searched for as it stands. */
 static corun_status check_row(merge *m, size_t shard, uint64_t no)
 {
-    static const char begin[] = "{\"id\":\"batch_req_", key[] = "\"system_fingerprint\":\"";
+    static const char key[] = "\"system_fingerprint\":\"", end_of[] = ",\"error\":null}";
     const char *row = m->line.data;
     size_t len = m->line.len;
-    if (len < sizeof begin || memcmp(row, begin, sizeof begin - 1) != 0 || row[len - 1] != '}')
-        FAIL(CORUN_EFORMAT, "%s: line %llu is no row of a batch", m->pos[shard],
+    if (len < ID + ID_LEN + sizeof end_of || memcmp(row, BEGIN, ID) != 0 ||
+        memcmp(row + len - (sizeof end_of - 1), end_of, sizeof end_of - 1) != 0)
+        FAIL(CORUN_EFORMAT, "%s: line %llu is no whole row of a batch", m->pos[shard],
              (unsigned long long)no);
+    TRY(check_twice(m, shard, no));
+    TRY(check_line(m, shard, no));
     const char *at = memmem(row, len, key, sizeof key - 1);
     if (!at) return CORUN_OK;
     at += sizeof key - 1;
@@ -63,6 +136,7 @@ static corun_status take_row(merge *m, size_t shard, bool *end)
 static corun_status run(merge *m, const char *out)
 {
     for (size_t i = 0; i < m->n; i++) TRY(lines_open(&m->in[i], m->pos[i], JOB_MAX_ROW));
+    if (m->input) TRY(lines_open(&m->asked, m->input, JOB_MAX_LINE));
     TRY(place_find(&m->at, out, m->pos, m->n));
     TRY(sink_open(&m->out, &m->at));
     for (size_t i = 0, ended = m->n; !cmd_signal(); i = (i + 1) % m->n) {
@@ -82,29 +156,34 @@ static corun_status run(merge *m, const char *out)
         TRY(buf_status(&m->line));
         TRY(sink_put(m->out, m->line.data, m->line.len));
     }
-    return cmd_signal() ? CORUN_OK : sink_commit(m->out);
+    if (cmd_signal()) return CORUN_OK;
+    TRY(check_end(m));
+    return sink_commit(m->out);
 }
 
 int cmd_merge(int argc, char **argv)
 {
     const char *out = NULL;
     bool help = false;
+    merge *m;
+    if (!MEM_NEW(m, 1)) return cmd_fail(CORUN_ENOMEM);
+    buf_init(&m->line, JOB_MAX_ROW + 2);
+    buf_init(&m->question, JOB_MAX_LINE + 1);
     const arg_spec specs[] = {
         {NULL, 0, ARG_FLAG, NULL, NULL, "Options:"},
         {"output", 'o', ARG_TEXT, &out, "FILE",
          "the whole batch; .gz is written; - is standard output"},
+        {"input", 'i', ARG_TEXT, &m->input, "FILE",
+         "the requests of the batch: every row must be that of its line"},
         {"help", 'h', ARG_FLAG, &help, NULL, "this text"},
     };
-    merge *m;
-    if (!MEM_NEW(m, 1)) return cmd_fail(CORUN_ENOMEM);
-    buf_init(&m->line, JOB_MAX_ROW + 2);
     int code;
     corun_status st =
         args_parse(specs, sizeof specs / sizeof *specs, argc, argv, m->pos, MAX_SHARD, &m->n);
     if (st != CORUN_OK) {
         code = cmd_usage("merge", "%s", corun_last_error());
     } else if (help) {
-        puts("corun merge -o OUT.jsonl SHARD0 SHARD1 ...\n\n"
+        puts("corun merge -o OUT.jsonl [-i IN.jsonl] SHARD0 SHARD1 ...\n\n"
              "Joins the results of `corun batch --shard I/N`, given in the order of I.");
         args_help(specs, sizeof specs / sizeof *specs);
         code = CMD_OK;
@@ -118,6 +197,9 @@ int cmd_merge(int argc, char **argv)
     sink_close(m->out);
     place_free(&m->at);
     for (size_t i = 0; i < m->n; i++) lines_close(m->in[i]);
+    lines_close(m->asked);
+    seen_free(&m->answered);
+    buf_free(&m->question);
     buf_free(&m->line);
     mem_free(m);
     return code;

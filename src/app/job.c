@@ -83,6 +83,17 @@ corun_status job_restore(job *j, int http, const char *message, size_t len)
     return CORUN_OK;
 }
 
+void job_recover_id(job *j, const char *line, size_t len)
+{
+    json_t *o = json_read_rough(line, len), *id = json_object_get(o, "custom_id");
+    if (!json_is_string(id)) {
+        json_decref(o);
+        return;
+    }
+    j->line = o;
+    j->custom_id = id;
+}
+
 void *job_keep(job *j, void *p)
 {
     if (!p) return NULL;

@@ -101,6 +101,9 @@ void job_fail(job *j, int http, const char *param, const char *fmt, ...)
 /* Makes the job one whose row an earlier run has written: all that is left is what its report
  * needs. */
 corun_status job_restore(job *j, int http, const char *message, size_t len);
+/* After the line was refused as JSON: takes its custom_id where only the size of a number was at
+ * fault, so that the error row can name it. */
+void job_recover_id(job *j, const char *line, size_t len);
 /* Keeps memory for the job's life. NULL: no memory, text set. */
 void *job_keep(job *j, void *p);
 /* The tokens of a text. *ids is new memory. */

@@ -69,7 +69,10 @@ corun_status openai_open(job **out, const char *line, size_t len, uint64_t line_
     const char *param = NULL;
     j->id = digest_of(line, len);
     corun_status st = json_read(&j->line, line, len, "request");
-    if (st == CORUN_OK) st = read_frame(j, &param);
+    if (st == CORUN_OK)
+        st = read_frame(j, &param);
+    else
+        job_recover_id(j, line, len);
     if (st == CORUN_ENOMEM) {
         job_free(j);
         *out = NULL;

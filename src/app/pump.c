@@ -5,42 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- custom_ids seen --------------------------------------------------------------------- */
-
-typedef struct seen {
-    digest *slot; /* open addressing; all zero: free */
-    size_t cap, n;
-} seen;
-
-static bool is_free(const digest *d) { return d->hi == 0 && d->lo == 0; }
-
-/* The place of d, or the free place where it belongs. */
-static digest *seen_find(const seen *s, digest d)
-{
-    size_t i = (size_t)d.lo & (s->cap - 1);
-    while (!is_free(&s->slot[i]) && (s->slot[i].hi != d.hi || s->slot[i].lo != d.lo))
-        i = (i + 1) & (s->cap - 1);
-    return &s->slot[i];
-}
-
-static corun_status seen_add(seen *s, const char *id, size_t len, bool *twice)
-{
-    digest d = digest_of(id, len);
-    if (is_free(&d)) d.lo = 1;
-    if (2 * (s->n + 1) > s->cap) {
-        seen more = {.cap = s->cap ? 2 * s->cap : 1024, .n = s->n};
-        if (!(more.slot = mem_alloc(more.cap, sizeof d, "custom_ids"))) return CORUN_ENOMEM;
-        for (size_t i = 0; i < s->cap; i++)
-            if (!is_free(&s->slot[i])) *seen_find(&more, s->slot[i]) = s->slot[i];
-        mem_free(s->slot);
-        *s = more;
-    }
-    digest *at = seen_find(s, d);
-    *twice = !is_free(at);
-    if (!*twice) s->n++;
-    *at = d;
-    return CORUN_OK;
-}
+#include "app/seen.h"
 
 /* ---- the window -------------------------------------------------------------------------- */
 
@@ -368,7 +333,7 @@ corun_status pump_run(pump *p)
     }
     mem_free(s.ring);
     mem_free(s.alive);
-    mem_free(s.seen.slot);
+    seen_free(&s.seen);
     buf_free(&s.line);
     return st;
 }

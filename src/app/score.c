@@ -45,6 +45,7 @@ static corun_status open_line(job **out, const char *line, size_t len, uint64_t 
         j->line = o;
     } else {
         st = json_read(&j->line, line, len, "line");
+        if (st != CORUN_OK) job_recover_id(j, line, len);
     }
     if (st == CORUN_OK) st = read_frame(j, &param);
     if (st == CORUN_ENOMEM) {

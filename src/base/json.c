@@ -23,6 +23,11 @@ corun_status json_read(json_t **out, const char *text, size_t len, const char *w
     return CORUN_OK;
 }
 
+json_t *json_read_rough(const char *text, size_t len)
+{
+    return json_loadb(text, len, JSON_FLAGS | JSON_DECODE_INT_AS_REAL, NULL);
+}
+
 corun_status file_refusal(int err)
 {
     bool path = err == ENOENT || err == ENOTDIR || err == ELOOP || err == EACCES || err == EPERM ||

@@ -11,6 +11,9 @@
 
 /* what names the text in errors ("config.json", "line 7"). The value is new: json_decref. */
 corun_status json_read(json_t **out, const char *text, size_t len, const char *what);
+/* For a text that json_read refused since a number does not fit: its value with every integer as a
+ * double, or NULL when that does not help. Leaves the error text as it is. */
+json_t *json_read_rough(const char *text, size_t len);
 /* Reads a whole file of at most max bytes into b (which the caller inits and frees). */
 corun_status json_read_file(json_t **out, const char *path, size_t max);
 corun_status file_read(buf *b, const char *path, size_t max);
