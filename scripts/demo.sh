@@ -28,17 +28,21 @@ echo "Second run: shuffled, 0 to 8 lines before each step, a pool of ${POOL:=16M
 "$corun" batch -m "$model" --policy corun --page 16 -i "$out/shuffled.jsonl" -o "$out/second.jsonl" \
     --metrics "$out/second.metrics.json" --strict --arrival seed:7 --kv "$POOL" --swap 256M
 
-third() { "$corun" batch -m "$model" --policy corun --page 16 -i "$lines" -o "$out/third.jsonl" \
-    --metrics "$out/third.metrics.json" --strict "$@"; }
+set -- batch -m "$model" --policy corun --page 16 -i "$lines" -o "$out/third.jsonl" \
+    --metrics "$out/third.metrics.json" --strict
 rows() { grep -ao CoRJ "$out/third.jsonl.corun-journal" 2>/dev/null | tail -n +2 | wc -l; }
 echo "Third run: as the first, killed once its journal holds ${KILL:=24} rows, and started again."
-third -q &
+"$corun" "$@" -q &
 pid=$!
-while [ "$(rows)" -lt "$KILL" ] && kill -0 $pid 2>/dev/null; do sleep 0.05; done
-kill -9 $pid 2>/dev/null || { echo "demo: the third run ended before it was killed" >&2; exit 4; }
+polls=0
+while [ "$(rows)" -lt "$KILL" ] && [ ! -e "$out/third.jsonl" ] && [ $polls -lt 3000 ]; do
+    sleep 0.05
+    polls=$((polls + 1))
+done
+kill -9 $pid 2>/dev/null || true
 wait $pid 2>/dev/null || true
 echo "killed with $(rows) rows in the journal"
-third
+"$corun" "$@"
 
 # The eighth field between quotes is the custom_id: {"id":"...","custom_id":"...",
 for run in first second third; do
