@@ -30,10 +30,28 @@ void sched_limits_get(const sched_opts *o, sched_limits *out)
     }
 }
 
+/* What goes with the planner. */
+static corun_status check_planner(const sched_opts *o)
+{
+    bool dynamic = o->planner == SCHED_PLAN_DYNAMIC;
+    if (!dynamic && o->planner != SCHED_PLAN_CORUN)
+        FAIL(CORUN_EINVAL, "scheduler: planner %d is unknown", (int)o->planner);
+    if (o->cut < 0 || (o->cut && (!dynamic || o->cut % o->page_tokens || o->chunk % o->cut)))
+        FAIL(CORUN_EINVAL,
+             "scheduler: cut is %d: the planner, page_tokens or chunk do not go with it", o->cut);
+    if ((unsigned)o->reuse > SCHED_REUSE_PAGES || (o->reuse && !dynamic) ||
+        (o->reuse == SCHED_REUSE_PIECES && !o->cut) || (o->reuse == SCHED_REUSE_PAGES && o->cut))
+        FAIL(CORUN_EINVAL, "scheduler: reuse is %d: the planner or cut do not go with it",
+             (int)o->reuse);
+    if (o->recompute && (!dynamic || o->cut))
+        FAIL(CORUN_EINVAL, "scheduler: recompute needs the dynamic planner without cut");
+    if (o->key_bits < 0 || o->key_bits > 62)
+        FAIL(CORUN_EINVAL, "scheduler: key_bits is %d, not 0 to 62", o->key_bits);
+    return CORUN_OK;
+}
+
 static corun_status check_opts(const sched_opts *o)
 {
-    if (o->planner != SCHED_PLAN_CORUN && o->planner != SCHED_PLAN_DYNAMIC)
-        FAIL(CORUN_EINVAL, "scheduler: planner %d is unknown", (int)o->planner);
     if (o->n_slot < 1 || o->n_slot > MAX_REQUEST)
         FAIL(CORUN_EINVAL, "scheduler: n_slot is %d, not 1 to %d", o->n_slot, MAX_REQUEST);
     if (o->n_ctx < 1) FAIL(CORUN_EINVAL, "scheduler: n_ctx is %d, not at least 1", o->n_ctx);
@@ -45,24 +63,11 @@ static corun_status check_opts(const sched_opts *o)
     if (o->n_swap < 0 || o->n_swap > MAX_PAGES)
         FAIL(CORUN_EINVAL, "scheduler: n_swap is %d, not 0 to %d", o->n_swap, MAX_PAGES);
     if (o->chunk < 1) FAIL(CORUN_EINVAL, "scheduler: chunk is %d, not at least 1", o->chunk);
-    if (o->cut < 0 || (o->cut && (o->planner != SCHED_PLAN_DYNAMIC || o->cut % o->page_tokens ||
-                                  o->chunk % o->cut)))
-        FAIL(CORUN_EINVAL,
-             "scheduler: cut is %d: the planner, page_tokens or chunk do not go with it", o->cut);
-    bool dynamic = o->planner == SCHED_PLAN_DYNAMIC;
-    if ((unsigned)o->reuse > SCHED_REUSE_PAGES || (o->reuse && !dynamic) ||
-        (o->reuse == SCHED_REUSE_PIECES && !o->cut) || (o->reuse == SCHED_REUSE_PAGES && o->cut))
-        FAIL(CORUN_EINVAL, "scheduler: reuse is %d: the planner or cut do not go with it",
-             (int)o->reuse);
-    if (o->recompute && (!dynamic || o->cut))
-        FAIL(CORUN_EINVAL, "scheduler: recompute needs the dynamic planner without cut");
-    if (o->key_bits < 0 || o->key_bits > 62)
-        FAIL(CORUN_EINVAL, "scheduler: key_bits is %d, not 0 to 62", o->key_bits);
     if (o->max_request < 1 || o->max_request > MAX_REQUEST)
         FAIL(CORUN_EINVAL, "scheduler: max_request is %d, not 1 to %d", o->max_request,
              MAX_REQUEST);
     if (o->lag != 0 && o->lag != 1) FAIL(CORUN_EINVAL, "scheduler: lag is %d, not 0 or 1", o->lag);
-    return CORUN_OK;
+    return check_planner(o);
 }
 
 static corun_status open_buf(sched *s, plan_buf *b)
