@@ -13,7 +13,7 @@
 
 #include "corun.h"
 
-enum { RUN_MAX_TOKEN = 640, RUN_MAX_TEXT = 8192, RUN_MAX_PROMPT = 2100 };
+enum { RUN_MAX_TOKEN = 640, RUN_MAX_TEXT = 8192, RUN_MAX_PROMPT = 4300 };
 
 /* Everything a sample got. Compared as bytes: all of it is set to 0 first. */
 typedef struct run_sample {

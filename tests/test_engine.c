@@ -1,5 +1,6 @@
 /* test_engine.c - the promise on the fake model: a request gets the same bytes whatever runs beside
- * it. The fake's kernels are as weak as the policy allows; one level weaker must show. */
+ * it. The fake's kernels are as weak as the policy allows; one level weaker must show. Letters are
+ * those of the recipes that docs/scheduling.md lists. */
 #include "engine_run.h"
 
 #include <stdio.h>
@@ -15,9 +16,18 @@ static corun_engine_opts opts(corun_policy p)
     o.n_slot = 8;
     o.n_ctx = 2048;
     o.page_tokens = 16;
-    o.prefill_chunk = p == CORUN_POLICY_CORUN ? 128 : 32;
+    o.prefill_chunk = p == CORUN_POLICY_CORUN ? 128 : p == CORUN_POLICY_INVARIANT ? 0 : 32;
     return o;
 }
+
+/* Each policy with a promise, on kernels of just the level that it asks for, and of one lower. */
+static const struct claim {
+    corun_policy p;
+    const char *model, *lower;
+} claims[] = {{CORUN_POLICY_CORUN, "fake:run,position", "fake:run,run"},
+              {CORUN_POLICY_INVARIANT, "fake:batch", "fake:position"},
+              {CORUN_POLICY_FREE, "fake:phase", "fake:batch"}};
+enum { N_CLAIM = 3 };
 
 static corun_request request(corun_model *m, int slot, int n_prompt, int max_tokens, uint64_t seed)
 {
@@ -81,27 +91,29 @@ static int needle(const char *model, corun_policy p, int n_prompt, int max_token
     return bad;
 }
 
+/* A */
 static void test_needle(void **state)
 {
     (void)state;
-    assert_int_equal(needle("fake:run,position", CORUN_POLICY_CORUN, 100, 512), 0);
-    assert_int_equal(needle("fake:run,position", CORUN_POLICY_CORUN, 300, 512), 0);
+    for (int i = 0; i < N_CLAIM; i++)
+        for (int n = 100; n <= 300; n += 200)
+            assert_int_equal(needle(claims[i].model, claims[i].p, n, 512), 0);
     assert_int_equal(needle("fake:phase", CORUN_POLICY_DYNAMIC, 100, 512), 0);
 }
 
 static void test_needle_one_level_lower(void **state)
 {
     (void)state;
-    assert_true(needle("fake:run,run", CORUN_POLICY_CORUN, 100, 512) > 0);
+    for (int i = 0; i < N_CLAIM; i++)
+        assert_true(needle(claims[i].lower, claims[i].p, 100, 512) > 0);
     assert_true(needle("fake:position", CORUN_POLICY_DYNAMIC, 100, 512) > 0);
 }
 
-/* A neighbour's length from 1 to the maximum. */
-static void test_neighbour_lengths(void **state)
+/* B: a neighbour's length from 1 to the maximum. */
+static void neighbour_lengths(corun_policy p, const char *model)
 {
-    (void)state;
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     run_sample *out = samples(2), *alone = samples(1);
     run_request q[2] = {{.out = &out[0]}, {.out = &out[1]}};
     q[1].r = request(m, 0, 33, 100, 5);
@@ -118,14 +130,19 @@ static void test_neighbour_lengths(void **state)
     corun_model_close(m);
 }
 
-/* The same 24 requests at every concurrency, in shuffled order, with a pool so small that requests
- * move out: one result each. */
-static void test_concurrency_order_pool(void **state)
+static void test_neighbour_lengths(void **state)
 {
     (void)state;
+    for (int i = 0; i < N_CLAIM; i++) neighbour_lengths(claims[i].p, claims[i].model);
+}
+
+/* E, G: the same 24 requests at every concurrency, in shuffled order, with a pool so small that
+ * requests move out: one result each. */
+static void concurrency_order_pool(corun_policy p, const char *model)
+{
     enum { N = 24 };
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     run_sample *base = samples(N), *out = samples(N);
     run_request q[N], shuffled[N];
     for (int i = 0; i < N; i++) {
@@ -133,7 +150,7 @@ static void test_concurrency_order_pool(void **state)
         q[i].out = &base[i];
     }
     for (int i = 0; i < N; i++) run_all(m, &o, &q[i], 1, 1); /* each alone */
-    uint64_t rng = 3, swaps = 0, kinds = 0;
+    uint64_t rng = 3, moved = 0, kinds = 0;
     for (size_t group = 1; group <= N; group *= 2) {
         for (int i = 0; i < N; i++) shuffled[i] = (run_request){.r = q[i].r, .out = &out[i]};
         for (int i = N - 1; i > 0; i--) {
@@ -144,24 +161,30 @@ static void test_concurrency_order_pool(void **state)
         }
         o.kv_bytes = group & 1 ? 0 : 40 * 16 * 256; /* 40 pages of 16 tokens of 256 bytes */
         corun_stats s = run_all(m, &o, shuffled, N, group);
-        swaps += s.swaps_in;
+        moved += p == CORUN_POLICY_FREE ? s.recomputes : s.swaps_in;
+        assert_true(p == CORUN_POLICY_FREE ? s.swaps_out == 0 : s.recomputes == 0);
         kinds |= s.live_rows_seen[0];
         assert_int_equal(run_differ(base, out, N), 0);
     }
-    assert_true(swaps > 0);
+    assert_true(moved > 0);
     assert_true(__builtin_popcountll(kinds) >= 3);
     free(base);
     free(out);
     corun_model_close(m);
 }
 
-/* n samples of one request: distinct, and each the single request with the derived seed. */
-static void test_samples(void **state)
+static void test_concurrency_order_pool(void **state)
 {
     (void)state;
+    for (int i = 0; i < N_CLAIM; i++) concurrency_order_pool(claims[i].p, claims[i].model);
+}
+
+/* J: n samples of one request: distinct, and each the single request with the derived seed. */
+static void sample_seeds(corun_policy p, const char *model)
+{
     static const int counts[] = {2, 8, 21};
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     for (size_t c = 0; c < 3; c++) {
         int n = counts[c];
         run_sample *out = samples((size_t)n), *one = samples(1), *fill = samples(4);
@@ -187,12 +210,17 @@ static void test_samples(void **state)
     corun_model_close(m);
 }
 
-/* Four identical rows in one batch; the same seed twice; other seeds differ. */
-static void test_identical_rows(void **state)
+static void test_samples(void **state)
 {
     (void)state;
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    for (int i = 0; i < N_CLAIM; i++) sample_seeds(claims[i].p, claims[i].model);
+}
+
+/* P, Q: four identical rows in one batch; the same seed twice; other seeds differ. */
+static void identical_rows(corun_policy p, const char *model)
+{
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     run_sample *out = samples(6);
     run_request q[6];
     for (int i = 0; i < 6; i++) {
@@ -207,10 +235,16 @@ static void test_identical_rows(void **state)
     corun_model_close(m);
 }
 
-static void expect_cut(corun_model *m, const run_sample *whole, const char *stop, size_t len,
-                       bool include, int32_t max_tokens)
+static void test_identical_rows(void **state)
 {
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    (void)state;
+    for (int i = 0; i < N_CLAIM; i++) identical_rows(claims[i].p, claims[i].model);
+}
+
+static void expect_cut(corun_model *m, corun_policy p, const run_sample *whole, const char *stop,
+                       size_t len, bool include, int32_t max_tokens)
+{
+    corun_engine_opts o = opts(p);
     run_sample *out = samples(1);
     corun_bytes s[2] = {{.data = "\x01never\x01", .len = 7}, {.data = stop, .len = len}};
     run_request q = {.r = request(m, 0, 20, max_tokens, 8), .out = out};
@@ -231,12 +265,11 @@ static void expect_cut(corun_model *m, const run_sample *whole, const char *stop
     free(out);
 }
 
-/* Stop strings that span tokens, at every place of a text, and one that falls on max_tokens. */
-static void test_stop_strings(void **state)
+/* K: stop strings that span tokens, at every place of a text, and one that falls on max_tokens. */
+static void stop_strings(corun_policy p, const char *model)
 {
-    (void)state;
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     run_sample *whole = samples(1);
     run_request q = {.r = request(m, 0, 20, 80, 8), .out = whole};
     run_all(m, &o, &q, 1, 1);
@@ -248,22 +281,27 @@ static void test_stop_strings(void **state)
         e = b + 6;
         while (e < whole->text_len && ((unsigned char)whole->text[e] & 0xc0) == 0x80) e++;
         if (e >= whole->text_len) break;
-        expect_cut(m, whole, whole->text + b, (size_t)(e - b), false, 80);
-        expect_cut(m, whole, whole->text + b, (size_t)(e - b), true, 80);
+        expect_cut(m, p, whole, whole->text + b, (size_t)(e - b), false, 80);
+        expect_cut(m, p, whole, whole->text + b, (size_t)(e - b), true, 80);
     }
     /* The last characters of the text: the stop falls on max_tokens and wins. */
     int32_t b = whole->text_len - 4;
     while (((unsigned char)whole->text[b] & 0xc0) == 0x80) b--;
-    expect_cut(m, whole, whole->text + b, (size_t)(whole->text_len - b), false, 80);
+    expect_cut(m, p, whole, whole->text + b, (size_t)(whole->text_len - b), false, 80);
     free(whole);
     corun_model_close(m);
 }
 
-static void test_stop_ids(void **state)
+static void test_stop_strings(void **state)
 {
     (void)state;
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    for (int i = 0; i < N_CLAIM; i++) stop_strings(claims[i].p, claims[i].model);
+}
+
+static void stop_ids(corun_policy p, const char *model)
+{
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     run_sample *whole = samples(1), *out = samples(1);
     run_request q = {.r = request(m, 0, 20, 80, 8), .out = whole};
     run_all(m, &o, &q, 1, 1);
@@ -285,14 +323,19 @@ static void test_stop_ids(void **state)
     corun_model_close(m);
 }
 
-/* Prompt log-probabilities: one value for each token but the first, the same bytes cold or beside
- * others, and with max_tokens 0 nothing else. */
-static void test_prompt_logprobs(void **state)
+static void test_stop_ids(void **state)
 {
     (void)state;
+    for (int i = 0; i < N_CLAIM; i++) stop_ids(claims[i].p, claims[i].model);
+}
+
+/* Prompt log-probabilities: one value for each token but the first, the same bytes cold or beside
+ * others, and with max_tokens 0 nothing else. */
+static void prompt_logprobs(corun_policy p, const char *model)
+{
     static const int len[] = {1, 2, 15, 16, 17, 33, 127, 128, 129, 300};
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     run_sample *a = samples(1), *b = samples(2);
     for (size_t i = 0; i < sizeof len / sizeof *len; i++) {
         run_request q[2] = {{.r = request(m, 0, len[i], 0, 1), .out = a}};
@@ -311,6 +354,12 @@ static void test_prompt_logprobs(void **state)
     free(a);
     free(b);
     corun_model_close(m);
+}
+
+static void test_prompt_logprobs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CLAIM; i++) prompt_logprobs(claims[i].p, claims[i].model);
 }
 
 static void test_refused(void **state)
@@ -352,11 +401,10 @@ static void test_refused(void **state)
 }
 
 /* Cancelling at any moment frees all pages and leaves the others as they were. */
-static void test_cancel(void **state)
+static void cancel(corun_policy p, const char *model)
 {
-    (void)state;
-    corun_model *m = run_open("fake:run,position");
-    corun_engine_opts o = opts(CORUN_POLICY_CORUN);
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
     run_sample *alone = samples(1), *out = samples(1);
     run_request one = {.r = request(m, 0, 40, 60, 4), .out = alone};
     run_all(m, &o, &one, 1, 1);
@@ -392,28 +440,227 @@ static void test_cancel(void **state)
     corun_model_close(m);
 }
 
+static void test_cancel(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CLAIM; i++) cancel(claims[i].p, claims[i].model);
+}
+
+/* The digest of an engine with one option changed. */
+static void identity_of(const char *model, corun_policy p, int change, char out[33])
+{
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
+    corun_engine *e;
+    if (change == 1) o.kv_bytes = 100 * 16 * 256;
+    if (change == 2) o.n_slot = 9;
+    if (change == 3) o.prefill_chunk = p == CORUN_POLICY_INVARIANT ? 4096 : 256;
+    if (change == 4) o.processed_logprobs = true;
+    if (change == 5) o.page_tokens = 32;
+    if (corun_engine_open(&e, m, &o) != CORUN_OK) fail_msg("%s", corun_last_error());
+    assert_int_equal(corun_identity(e, out, NULL, 0, NULL), CORUN_OK);
+    corun_engine_close(e);
+    corun_model_close(m);
+}
+
 /* The identity: what moves a bit is in it, what moves only time is not. */
 static void test_identity(void **state)
 {
     (void)state;
-    static const char *const models[] = {"fake:phase", "fake:run,position"};
-    char base[33], other[33];
-    corun_engine *e;
-    for (int i = 0; i < 7; i++) {
-        corun_model *m = run_open(models[i == 6]);
-        corun_engine_opts o = opts(CORUN_POLICY_CORUN);
-        if (i == 1) o.kv_bytes = 100 * 16 * 256;
-        if (i == 2) o.n_slot = 9;
-        if (i == 3) o.processed_logprobs = true;
-        if (i == 4) o.page_tokens = 32;
-        if (i == 5) o.policy = CORUN_POLICY_DYNAMIC;
-        assert_int_equal(corun_engine_open(&e, m, &o), CORUN_OK);
-        assert_int_equal(corun_identity(e, i ? other : base, NULL, 0, NULL), CORUN_OK);
-        if (i == 1) assert_string_equal(base, other);
-        if (i > 1) assert_string_not_equal(base, other);
-        corun_engine_close(e);
+    char base[N_CLAIM][33], other[33];
+    for (int i = 0; i < N_CLAIM; i++) {
+        corun_policy p = claims[i].p;
+        identity_of("fake:phase", p, 0, base[i]);
+        for (int k = 0; k < i; k++) assert_string_not_equal(base[i], base[k]);
+        identity_of("fake:batch", p, 0, other); /* other weights */
+        assert_string_not_equal(base[i], other);
+        for (int change = 1; change <= 5; change++) {
+            identity_of("fake:phase", p, change, other);
+            bool moves = change > 3 || (change > 1 && p == CORUN_POLICY_CORUN);
+            if (moves)
+                assert_string_not_equal(base[i], other);
+            else
+                assert_string_equal(base[i], other);
+        }
+    }
+}
+
+/* ---- reuse, recompute, cuts ------------------------------------------------------------------ */
+
+/* F: a prompt after others that begin alike, against cold; warm prefixes of every kind of length.
+ */
+static int prefixes(const char *model, corun_policy p, uint64_t *hits)
+{
+    static const int shared[] = {1, 15, 16, 17, 100, 511, 2047, 2048, 2049, 4096, 4097};
+    enum { N = sizeof shared / sizeof *shared };
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
+    o.n_ctx = 8192;
+    o.kv_bytes = 4096 * 16 * 256;
+    run_sample *cold = samples(N), *warm = samples(N + 2);
+    run_request q[N + 2];
+    int bad = 0;
+    /* the root of all: 4,200 tokens; the others leave it after shared[i] tokens */
+    for (int order = 0; order < 2; order++) {
+        q[0] = (run_request){.r = request(m, 0, 4200, 20, 1), .out = &warm[0]};
+        for (int i = 0; i < N; i++) {
+            corun_request r = request(m, i + 1, shared[i] + 60, 40, 2 + (uint64_t)i);
+            for (int k = 0; k < shared[i]; k++) prompts[i + 1][k] = prompts[0][k];
+            if (i == 5) r.sampling.prompt_logprobs = 1;
+            run_request one = {.r = r, .out = &cold[i]};
+            corun_stats s = run_all(m, &o, &one, 1, 1);
+            assert_int_equal(s.prefix_hits, 0);
+            int at = order ? N - i : i + 1;
+            q[at] = (run_request){.r = r, .out = &warm[i + 1]};
+        }
+        q[N + 1] = q[3]; /* the very same once more */
+        q[N + 1].out = &warm[N + 1];
+        corun_stats s = run_all(m, &o, q, N + 2, 1);
+        *hits += s.prefix_hits;
+        bad += run_differ(cold, warm + 1, N);
+        bad += run_differ(q[3].out, &warm[N + 1], 1);
+    }
+    free(cold);
+    free(warm);
+    corun_model_close(m);
+    return bad;
+}
+
+static void test_prefixes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CLAIM; i++) {
+        uint64_t hits = 0;
+        assert_int_equal(prefixes(claims[i].model, claims[i].p, &hits), 0);
+        if (claims[i].p == CORUN_POLICY_CORUN)
+            assert_int_equal(hits, 0);
+        else
+            assert_true(hits >= 4);
+    }
+    uint64_t hits = 0;
+    assert_true(prefixes("fake:batch", CORUN_POLICY_FREE, &hits) > 0);
+    assert_true(prefixes("fake:position", CORUN_POLICY_INVARIANT, &hits) > 0);
+}
+
+/* A prompt that goes on where an answer ended finds the pages that decode wrote. */
+static int next_turn(const char *model, corun_policy p, uint64_t *spared)
+{
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
+    run_sample *out = samples(3);
+    run_request q[2] = {{.r = request(m, 0, 50, 100, 1), .out = &out[0]}};
+    run_all(m, &o, q, 1, 1);
+    q[1] = (run_request){.r = request(m, 1, 200, 60, 2), .out = &out[1]};
+    memcpy(prompts[1], prompts[0], 50 * sizeof **prompts);
+    memcpy(prompts[1] + 50, out[0].token, 100 * sizeof **prompts);
+    run_all(m, &o, &q[1], 1, 1); /* cold */
+    q[1].out = &out[2];
+    o.n_slot = 1;
+    corun_stats s = run_all(m, &o, q, 2, 2);
+    *spared = s.prefix_tokens;
+    int bad = run_differ(&out[1], &out[2], 1);
+    free(out);
+    corun_model_close(m);
+    return bad;
+}
+
+static void test_next_turn(void **state)
+{
+    (void)state;
+    uint64_t spared;
+    assert_int_equal(next_turn("fake:phase", CORUN_POLICY_FREE, &spared), 0);
+    assert_int_equal(spared, 144); /* of 149 that were written, whole pages */
+    assert_true(next_turn("fake:batch", CORUN_POLICY_FREE, &spared) > 0);
+    assert_int_equal(next_turn("fake:batch", CORUN_POLICY_INVARIANT, &spared), 0);
+    assert_int_equal(spared, 0);
+}
+
+/* G: a pool so small that requests make room, several times each, samples and scores included. */
+static int pressed(const char *model, corun_policy p, corun_stats *s)
+{
+    enum { N = 12 };
+    corun_model *m = run_open(model);
+    corun_engine_opts o = opts(p);
+    run_sample *base = samples((size_t)N * 3), *out = samples((size_t)N * 3);
+    run_request q[N];
+    for (int i = 0; i < N; i++) {
+        q[i].r = request(m, i, 10 + i * 17, 100 + i * 5, 30 + (uint64_t)i);
+        q[i].r.sampling.n = 1 + i % 3;
+        if (i % 4 == 3) q[i].r.sampling.prompt_logprobs = 1;
+        q[i].out = &base[3 * i];
+        run_all(m, &o, &q[i], 1, 1);
+        q[i].out = &out[3 * i];
+    }
+    o.kv_bytes = 44 * 16 * 256;
+    o.swap_bytes = 400 * 16 * 256;
+    *s = run_all(m, &o, q, N, 2);
+    int bad = run_differ(base, out, (size_t)N * 3);
+    free(base);
+    free(out);
+    corun_model_close(m);
+    return bad;
+}
+
+static void test_pressed(void **state)
+{
+    (void)state;
+    corun_stats s;
+    for (int i = 0; i < N_CLAIM; i++) {
+        assert_int_equal(pressed(claims[i].model, claims[i].p, &s), 0);
+        assert_true((claims[i].p == CORUN_POLICY_FREE ? s.recomputes : s.swaps_out) > 2);
+    }
+    assert_true(pressed("fake:batch", CORUN_POLICY_FREE, &s) > 0);
+}
+
+/* R: one long prompt under every budget: its cuts move, its bits do not. */
+static void test_budgets(void **state)
+{
+    (void)state;
+    static const int32_t chunk[] = {8, 17, 64, 500, 4096};
+    for (int v = 0; v < 2; v++) {
+        corun_model *m = run_open(v ? "fake:batch" : "fake:phase");
+        corun_engine_opts o = opts(CORUN_POLICY_FREE);
+        run_sample *base = samples(1), *out = samples(1);
+        run_request q = {.r = request(m, 0, 1500, 50, 9), .out = base};
+        q.r.sampling.prompt_logprobs = 0;
+        int bad = 0;
+        uint64_t cuts = UINT64_MAX;
+        for (int i = 0; i < 5; i++) {
+            o.prefill_chunk = chunk[i];
+            corun_stats s = run_all(m, &o, &q, 1, 1);
+            assert_true(s.prompt_cuts < cuts);
+            cuts = s.prompt_cuts;
+            if (i) bad += run_differ(base, out, 1);
+            q.out = out;
+        }
+        assert_int_equal(cuts, 0);
+        assert_true(v ? bad == 4 : bad == 0);
+        free(base);
+        free(out);
         corun_model_close(m);
     }
+}
+
+/* On kernels of level phase, which those of the CPU are, all policies give the same bytes. */
+static void test_policies_agree(void **state)
+{
+    (void)state;
+    enum { N = 10 };
+    corun_model *m = run_open("fake:phase");
+    run_sample *base = samples(N), *out = samples(N);
+    run_request q[N];
+    for (corun_policy p = CORUN_POLICY_DYNAMIC; p <= CORUN_POLICY_AUTO; p++) {
+        corun_engine_opts o = opts(p);
+        for (int i = 0; i < N; i++) {
+            q[i].r = request(m, i, 20 + i * 40, 60, 5 + (uint64_t)i);
+            q[i].out = p == CORUN_POLICY_DYNAMIC ? &base[i] : &out[i];
+        }
+        run_all(m, &o, q, N, 3);
+        if (p != CORUN_POLICY_DYNAMIC) assert_int_equal(run_differ(base, out, N), 0);
+    }
+    free(base);
+    free(out);
+    corun_model_close(m);
 }
 
 int main(void)
@@ -431,6 +678,11 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_next_turn),
+        cmocka_unit_test(test_pressed),
+        cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_policies_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
