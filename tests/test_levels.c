@@ -183,7 +183,7 @@ static void test_cache(void **state)
     char key[33];
     snprintf(key, sizeof key, "%.32s", strrchr(path, '/') + 1);
     assert_int_equal(levels_read(r, good.data, good.len, key), CORUN_OK);
-    for (size_t i = 0; i < good.len; i += 7) {
+    for (size_t i = 0; i < good.len - 1; i += 7) { /* its last byte ends the line */
         assert_int_not_equal(levels_read(r, good.data, i, key), CORUN_OK);
         char was = good.data[i];
         good.data[i] ^= 1;

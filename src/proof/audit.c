@@ -197,6 +197,8 @@ static corun_status diff_files(const json_t *a, const json_t *b, buf *out, size_
 {
     const json_t *ia = identity_of(a), *ib = identity_of(b);
     const char *fa = fingerprint_of(a), *fb = fingerprint_of(b);
+    if (!json_object_get(a, "cases") != !json_object_get(b, "cases"))
+        FAIL(CORUN_EFORMAT, "one is a result of the audit, the other is not");
     if (ia && ib) {
         TRY(diff_identity(ia, ib, out, n));
     } else if (fa && fb) {
@@ -206,7 +208,7 @@ static corun_status diff_files(const json_t *a, const json_t *b, buf *out, size_
                       "`batch --metrics` write)\n");
         ++*n;
     } else {
-        FAIL(CORUN_EFORMAT, "one of the two names no identity, or they are of two kinds");
+        FAIL(CORUN_EFORMAT, "they do not both name an identity");
     }
     if (json_object_get(a, "cases") && json_object_get(b, "cases")) diff_cases(a, b, out, n);
     return CORUN_OK;
