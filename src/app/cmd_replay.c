@@ -25,7 +25,7 @@ typedef struct replay {
     cmd_session s;
     rows result, in;
     fingerprints prints;
-    uint64_t chosen, errors, equal, different;
+    uint64_t errors, equal, different;
     diff_count count;
     buf line, row;
 } replay;
@@ -99,8 +99,7 @@ static corun_status choose(replay *r)
         json_t *row;
         if (!r->result.row[i].seen) continue;
         TRY(rows_parse(&r->result, &r->result.row[i], &row));
-        r->chosen++;
-        if (!diff_is_error(row)) fingerprints_add(&r->prints, row);
+        fingerprints_add(&r->prints, row);
         json_decref(row);
     }
     return CORUN_OK;

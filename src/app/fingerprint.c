@@ -13,6 +13,7 @@ void fingerprints_add(fingerprints *f, const json_t *row)
     const json_t *body = diff_body(row);
     const json_t *v = json_object_get(body ? body : row, "system_fingerprint");
     char text[96];
+    if (diff_is_error(row)) return;
     if (!json_is_string(v)) {
         f->none++;
         return;
@@ -63,6 +64,7 @@ static void put_line(char name, const fingerprints *f, buf *out)
     for (size_t i = 0; i < f->n; i++)
         buf_printf(out, "%s %s (%llu rows)", i ? "," : "", f->seen[i].text,
                    (unsigned long long)f->seen[i].n);
+    if (f->n + f->none == 0) buf_puts(out, " no answered row");
     if (f->more) buf_printf(out, ", others (%llu rows)", (unsigned long long)f->more);
     if (f->none)
         buf_printf(out, "%s none (%llu rows)", f->n ? "," : "", (unsigned long long)f->none);

@@ -6,7 +6,7 @@
 
 #define FINGERPRINTS_MAX 16
 
-/* The distinct values of system_fingerprint in a result file. */
+/* The distinct values of system_fingerprint in the answered rows of a result file. */
 typedef struct fingerprints {
     struct {
         char text[96]; /* as JSON, cut */

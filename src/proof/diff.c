@@ -69,7 +69,7 @@ static void put_path(const step *s, char *out, size_t cap)
     const step *way[32];
     size_t n = 0, at = 0;
     for (; s && n < 32; s = s->up) way[n++] = s;
-    out[0] = 0;
+    at += (size_t)snprintf(out, cap, "%s", s ? "..." : ""); /* only the last steps of a long way */
     while (n > 0 && at < cap - 1) {
         const step *k = way[--n];
         int len = k->key ? snprintf(out + at, cap - at, "%s%.60s", at ? "." : "", k->key)
