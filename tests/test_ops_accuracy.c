@@ -1,16 +1,9 @@
-/* test_ops_accuracy.c - every op of the CPU backend against the oracle in double, within one table
- * of tolerances: root mean square of the difference over that of the value, and the largest. */
+/* test_ops_accuracy.c - every op of the CPU backend against the oracle in double, within the table
+ * tests/data/tolerance.json, "ops". */
+#include "base/json.h"
 #include "ops_fixture.h"
 
-static const struct {
-    const char *op;
-    double rms, max; /* of the difference, over the rms of the value */
-} tolerance[] = {
-    {"embed", 0, 0},          {"norm", 3e-4, 0.04},
-    {"matmul", 2e-4, 0.02},   {"matmul fp32", 2e-6, 2e-5},
-    {"q", 3e-4, 0.04},        {"attention", 1e-3, 0.04},
-    {"silu_mul", 3e-4, 0.06}, {"logits", 2e-6, 2e-5},
-};
+static json_t *tolerance; /* of an op: [rms, largest] */
 
 static void close_to(const char *op, const double *a, const double *b, int64_t n)
 {
@@ -23,14 +16,12 @@ static void close_to(const char *op, const double *a, const double *b, int64_t n
     }
     assert_true(v2 > 0);
     double rms = sqrt(d2 / v2), max = worst / sqrt(v2 / (double)n);
-    for (size_t i = 0; i < sizeof tolerance / sizeof *tolerance; i++) {
-        if (strcmp(tolerance[i].op, op) != 0) continue;
-        if (!(rms <= tolerance[i].rms && max <= tolerance[i].max))
-            fail_msg("%s: rms %g of %g, largest %g of %g", op, rms, tolerance[i].rms, max,
-                     tolerance[i].max);
-        return;
-    }
-    fail_msg("%s has no tolerance", op);
+    const json_t *t = json_object_get(tolerance, op);
+    if (json_array_size(t) != 2) fail_msg("%s has no tolerance", op);
+    double rms_limit = json_number_value(json_array_get(t, 0));
+    double max_limit = json_number_value(json_array_get(t, 1));
+    if (!(rms <= rms_limit && max <= max_limit))
+        fail_msg("%s: rms %g of %g, largest %g of %g", op, rms, rms_limit, max, max_limit);
 }
 
 enum { T = 150, H = 192, NQ = 6, NKV = 2, D = 64, F = 200, V = 300 };
@@ -171,5 +162,10 @@ static void test_exact(void **state)
 int main(void)
 {
     const struct CMUnitTest t[] = {cmocka_unit_test(test_accuracy), cmocka_unit_test(test_exact)};
-    return cmocka_run_group_tests_name("ops: accuracy", t, NULL, NULL);
+    json_t *file;
+    if (json_read_file(&file, TEST_DATA "/tolerance.json", 1 << 20) != CORUN_OK) return 1;
+    tolerance = json_object_get(file, "ops");
+    int failed = cmocka_run_group_tests_name("ops: accuracy", t, NULL, NULL);
+    json_decref(file);
+    return failed;
 }

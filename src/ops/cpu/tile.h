@@ -15,8 +15,6 @@
 #define CPU_MAX_ACC (2 * TILE_ROW)
 #define CPU_AHEAD   16 /* panel lines that are fetched ahead */
 
-#define CPU_AHEAD 16 /* panel lines that are fetched ahead */
-
 /* The most strips at once for mr rows: enough independent sums to hide the latency of fma. */
 #define CPU_GROUP(mr) ((mr) == 1 ? 4 : (mr) == 2 ? (VW == 8 ? 2 : 4) : (mr) == 3 ? 2 : 1)
 
