@@ -1,7 +1,8 @@
-/* fuzz_bpe.c - a tokenizer.json and a text, in one input: the text stands behind the last NUL byte
- * (none: a fixed tokenizer, and all of the input is the text). Any file loads or is refused; any
- * text is encoded or refused; what the fixed tokenizer encodes decodes to the same bytes. The
- * stream decoder gives valid UTF-8 for any bytes. */
+/* fuzz_bpe.c - a tokenizer.json, a tokenizer_config.json and a text in one input, with NUL bytes
+ * between them: the text stands behind the last one, the config, which may be absent, behind the
+ * one before (no NUL: a fixed tokenizer, and all of the input is the text). Any file loads or is
+ * refused; any text is encoded or refused; what the fixed tokenizer encodes decodes to the same
+ * bytes. The stream decoder gives valid UTF-8 for any bytes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +112,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     bpe *t = NULL;
-    if (bpe_parse(&t, s, (size_t)(nul - s), NULL, 0, "fuzz") != CORUN_OK) return 0;
+    const char *end = memrchr(s, 0, (size_t)(nul - s)), *conf = end ? end + 1 : NULL;
+    size_t n_conf = conf ? (size_t)(nul - conf) : 0;
+    if (!end) end = nul;
+    if (bpe_parse(&t, s, (size_t)(end - s), conf, n_conf, "fuzz") != CORUN_OK) return 0;
     check_text(t, nul + 1, size - (size_t)(nul + 1 - s), false);
     bpe_close(t);
     return 0;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "files/config.h"
+#include "text/bpe.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -72,6 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (config_rope_table(&c, NULL, freq, &scale) != CORUN_OK) abort();
         }
         read_all(w);
+        bpe *t;
+        if (bpe_open_gguf(&t, w) == CORUN_OK) bpe_close(t);
         weights_close(w);
     }
     close(fd);
