@@ -144,7 +144,7 @@ static void test_engine(void **state)
         corun_model_opts o = model_opts(path[i]);
         corun_model *m;
         if (corun_model_open(&m, &o) != CORUN_OK) fail_msg("%s", corun_last_error());
-        for (int p = CORUN_POLICY_DYNAMIC; p <= CORUN_POLICY_CORUN; p++)
+        for (int p = CORUN_POLICY_DYNAMIC; p <= CORUN_POLICY_FREE; p++)
             walk_engine(m, (corun_policy)p);
         corun_model_close(m);
     }
