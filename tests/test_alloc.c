@@ -105,6 +105,9 @@ static void walk_engine(corun_model *m, corun_policy p)
     corun_engine_opts o = engine_opts(p);
     corun_engine *e;
     uint64_t k = 1;
+    if (corun_engine_open(&e, m, &o) != CORUN_OK) /* the op levels are measured now, and kept */
+        fail_msg("%s", corun_last_error());
+    corun_engine_close(e);
     for (;; k++) {
         mem_fail_at(k);
         corun_status st = corun_engine_open(&e, m, &o);
