@@ -191,7 +191,7 @@ typedef struct corun_engine_opts {
     int32_t n_ctx;       /* longest request in tokens; 0 = the model's */
     int32_t page_tokens; /* 16, 32, 64 or 128 */
     uint64_t kv_bytes;   /* the KV pool; 0 = n_slot requests of min(n_ctx, 1024), or one of n_ctx */
-    int64_t swap_bytes;  /* the swap area; -1 = as large as the pool */
+    int64_t swap_bytes;  /* the swap area; -1 = as large as the pool. free has none */
     int32_t prefill_chunk;   /* tokens. corun: the grid of prompts (8,192), in the identity. Others:
                                 the most in a step (512; invariant: a multiple of 2,048) */
     bool processed_logprobs; /* log-probabilities after temperature instead of raw */
@@ -252,7 +252,7 @@ CORUN_API corun_status corun_next(corun_engine *e, corun_event *out);
 
 typedef struct corun_stats {
     uint64_t steps_prefill, steps_decode, steps_mixed;
-    uint64_t tokens_prompt, tokens_new;
+    uint64_t tokens_prompt, tokens_new;  /* prompt: what is computed again included */
     uint64_t rows_live, rows_dead;       /* of all decode steps */
     uint64_t swaps_out, swaps_in;        /* requests moved */
     uint64_t recomputes;                 /* requests whose pages were dropped and computed again */

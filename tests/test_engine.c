@@ -1,6 +1,6 @@
 /* test_engine.c - the promise on the fake model: a request gets the same bytes whatever runs beside
  * it. The fake's kernels are as weak as the policy allows; one level weaker must show. Letters are
- * those of the recipes that docs/scheduling.md lists. */
+ * those of the recipes that docs/verify.md lists. */
 #include "engine_run.h"
 
 #include <stdio.h>

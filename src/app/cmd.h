@@ -40,7 +40,8 @@ void cmd_engine_args_init(cmd_engine_args *a);
          &(a)->slots, "N", "rows of a decode step; under corun part of the identity"},             \
         {"ctx", 0, ARG_INT, &(a)->ctx, "N", "longest request in tokens (0: the model's)"},         \
         {"kv", 0, ARG_SIZE, &(a)->kv, "SIZE", "size of the KV pool, as 512M or 2G"},               \
-        {"swap", 0, ARG_SIZE, &(a)->swap, "SIZE", "size of the swap area (default: the pool's)"},  \
+        {"swap",     0,      ARG_SIZE,                                                             \
+         &(a)->swap, "SIZE", "size of the swap area (default: the pool's; free: none)"},           \
         {"page", 0, ARG_INT, &(a)->page, "N", "tokens of a KV page: 16, 32, 64 or 128"},           \
         {"chunk",     0,   ARG_INT,                                                                \
          &(a)->chunk, "N", "prefill: the grid of corun, else the most tokens of a step"},          \
