@@ -1,7 +1,7 @@
 # The words people type. CMake and its presets do the work; tools/setup installs what is missing.
 # BREAK=1 (for demo) runs the build with a planted fault instead: it must be caught.
 
-.PHONY: all demo test lint asan tsan fuzz portability bench break clean help
+.PHONY: all demo test lint asan tsan fuzz portability bench break faults clean help
 .DEFAULT_GOAL := all
 
 all: ## build build/corun (release)
@@ -46,9 +46,15 @@ bench: ## the step against its own matmuls and the machine's limits
 	@python3 tools/fetch demo
 	@build/corun bench -m .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-break: ## the build with a planted order-dependent sum, build/break/corun
+break: ## the build with planted faults (an order-dependent sum is on), build/break/corun
 	@tools/setup build
 	@tools/build break corun
+
+faults: ## each planted fault must be caught by its recipe of `corun verify`
+	@tools/setup build
+	@tools/build release corun
+	@tools/build break corun
+	@tools/check_faults
 
 clean: ## remove the builds (downloads in .cache stay)
 	rm -rf build demo-out

@@ -10,6 +10,7 @@
 #include "app/openai.h"
 #include "app/pump.h"
 #include "app/sink.h"
+#include "base/fault.h"
 #include "proof/verify.h"
 
 enum { MAX_RECIPE = 64, MAX_POLICY = 4 };
@@ -174,6 +175,7 @@ static corun_status run(const verify_args *a, cmd_session *s, own_requests *own,
     eo.page_tokens = a->e.page;
     eo.processed_logprobs = a->e.processed_logprobs;
     eo.allow_special_rows = a->e.allow_special_rows;
+    const char *const words[] = {"--fault", fault_name(), NULL};
     verify_opts o = {.model = mo,
                      .open = fakes ? NULL : s->model,
                      .engine = eo,
@@ -184,6 +186,7 @@ static corun_status run(const verify_args *a, cmd_session *s, own_requests *own,
                      .request = own->r,
                      .n_request = own->n,
                      .program = n > 0 ? program : NULL,
+                     .prefix = fault_name() ? words : NULL,
                      .out = stdout,
                      .json = a->json ? json : NULL};
     corun_status st = verify_run(&o);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "app/cmd.h"
+#include "base/fault.h"
 
 static const struct {
     const char *name;
@@ -74,6 +75,14 @@ static bool hold_streams(void)
 int main(int argc, char **argv)
 {
     if (!hold_streams()) return CMD_SYSTEM;
+    if (argc > 2 && strcmp(argv[1], "--fault") == 0) { /* of a test build: base/fault.h */
+        if (!fault_select(argv[2])) {
+            fprintf(stderr, "corun: --fault %s: this build has no such fault\n", argv[2]);
+            return CMD_BAD;
+        }
+        argv += 2;
+        argc -= 2;
+    }
     int code = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == CMD_OK) {
         fprintf(stderr, "corun: standard output: %s\n", strerror(errno));

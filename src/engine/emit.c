@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "base/fault.h"
+
 static corun_event *event_push(corun_engine *e, corun_event_kind kind, const sample *s)
 {
     event_queue *q = &e->q;
@@ -178,7 +180,7 @@ corun_status emit_token(corun_engine *e, sample *s, const ops_draw *d)
     if (!ended && s->n_token == s->req->max_new) bpe_stream_end(&s->utf8, &s->hold);
     if (!ended && s->n_token >= p->min_tokens) stop = find_stop(s, old, &begin, &end);
     if (stop >= 0) {
-        s->hold.len = p->include_stop ? end : begin;
+        s->hold.len = p->include_stop || FAULT(STOP_LATE) ? end : begin;
         s->utf8.n_held = 0;
     }
     corun_event *ev = event_push(e, CORUN_EVENT_TOKEN, s);

@@ -11,7 +11,7 @@
 
 #include "base/version.h"
 
-#ifdef CORUN_BROKEN
+#ifdef CORUN_BREAK
 static const bool broken = true;
 #else
 static const bool broken = false;

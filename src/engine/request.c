@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/seed.h"
 
 static params_limits limits_of(const corun_engine *e)
@@ -37,7 +38,8 @@ static corun_status open_samples(request *q)
     if (!MEM_NEW(q->sample, (size_t)q->n_sample)) return CORUN_ENOMEM;
     for (int32_t i = 0; i < q->n_sample; i++) {
         sample *s = &q->sample[i];
-        *s = (sample){.req = q, .index = i, .seed = seed_sample(q->par.s.seed, i)};
+        *s = (sample){
+            .req = q, .index = i, .seed = seed_sample(q->par.s.seed, FAULT(SEED_N) ? 0 : i)};
         buf_init(&s->hold, (size_t)1 << 28);
         if (!MEM_NEW(s->token, (size_t)q->max_new)) return CORUN_ENOMEM;
     }

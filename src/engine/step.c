@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/fault.h"
 #include "engine/engine.h"
 
 static double now(void)
@@ -19,10 +20,25 @@ static corun_status move_pages(const corun_engine *e, const sched_plan *p)
         const sched_move *v = &p->move[i];
         switch (v->kind) {
         case SCHED_COPY: TRY(o->page_copy(o, v->src, v->dst)); break;
-        case SCHED_OUT: TRY(o->page_out(o, v->src, v->dst)); break;
-        case SCHED_IN: TRY(o->page_in(o, v->src, v->dst)); break;
+        case SCHED_OUT:
+            if (FAULT(PAGE_EARLY)) break;
+            TRY(o->page_out(o, v->src, v->dst));
+            break;
+        case SCHED_IN:
+            if (FAULT(STALE_PAGE)) break;
+            TRY(o->page_in(o, v->src, v->dst));
+            break;
         }
     }
+    return CORUN_OK;
+}
+
+/* Planted: pages are saved when others have used them. */
+static corun_status save_late(const corun_engine *e, const sched_plan *p)
+{
+    ops *o = e->m->net->o;
+    for (int32_t i = 0; i < p->n_move; i++)
+        if (p->move[i].kind == SCHED_OUT) TRY(o->page_out(o, p->move[i].src, p->move[i].dst));
     return CORUN_OK;
 }
 
@@ -259,6 +275,7 @@ corun_status engine_step(corun_engine *e, bool *idle)
     st = net->forward(net, &p.step);
     mem_guard(false);
     TRY(st);
+    if (FAULT(PAGE_EARLY)) TRY(save_late(e, &p));
     int32_t n_want = map_wanted(e, &p.step);
     if (n_want != net->o->n_want)
         FAIL(CORUN_EINTERNAL, "%d wanted rows, the backend has %d", n_want, net->o->n_want);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/digest.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "ops/rows.h"
 
@@ -308,12 +309,14 @@ corun_status ops_golden_check(pool *threads, const char *isa, char text[33])
 {
     golden g = {0};
     corun_status st;
+    fault_pause(true);
     TRY_OR_DONE(open_golden(&g, threads, isa));
     TRY_OR_DONE(run_rows(&g));
     TRY_OR_DONE(run_attention(&g));
     TRY_OR_DONE(run_logits(&g));
     st = judge(&g, text);
 done:
+    fault_pause(false);
     close_golden(&g);
     return st;
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "ops/sample.h"
 #include "ops/slot.h"
@@ -237,6 +238,14 @@ static void lane_row(const sampler *s, const slot_state *t, const worker *w, sam
     in->target = -1;
 }
 
+/* Planted: whether any lane of the call uses top-k. */
+static bool any_top_k(const sampler *s)
+{
+    for (int32_t i = 0; i < s->n_item; i++)
+        if (s->item[i].run && s->slot[s->item_slot[i]].p.top_k > 0) return true;
+    return false;
+}
+
 static void work(void *arg, int index, int n_worker)
 {
     sampler *s = arg;
@@ -246,6 +255,8 @@ static void work(void *arg, int index, int n_worker)
         if (!t->run) continue;
         slot_state *slot = s->item_slot ? &s->slot[s->item_slot[i]] : NULL;
         if (slot) lane_row(s, slot, w, &t->in);
+        if (slot && FAULT(RNG_SLOT)) t->in.seed += (uint64_t)s->item_slot[i];
+        if (slot && FAULT(SAMPLER_PATH) && t->in.top_k <= 0) t->in.processed |= any_top_k(s);
         s->row(&t->in, &t->out, w->scratch);
         if (!slot) continue;
         if (t->out.token >= 0)

@@ -25,7 +25,7 @@ static const vf_recipe recipes[] = {
     {'Q', "seeds", vf_seeds},
     {'R', "prompt in pieces", vf_chunks},
 };
-enum { N_RECIPE = sizeof recipes / sizeof *recipes, MAX_COLUMN = 16 };
+enum { N_RECIPE = sizeof recipes / sizeof *recipes, MAX_COLUMN = 16, SMALL_MODEL = 10000000 };
 
 typedef struct column {
     const vf_policy *p;
@@ -208,7 +208,6 @@ static corun_status run_column(table *t, column *k)
     bool fake = strncmp(o->model.path, "fake:", 5) == 0;
     for (int i = 0; i < N_RECIPE; i++) k->cell[i].state = VF_SKIPPED;
     v.fake = fake;
-    v.few = o->quick && !fake;
     v.eo.policy = k->p->policy;
     if (fake) { /* short pages and chunks: more of everything in little time */
         v.eo.page_tokens = 16;
@@ -222,6 +221,7 @@ static corun_status run_column(table *t, column *k)
         st = corun_model_open(&v.m, &mo);
     }
     if (st == CORUN_OK) st = corun_model_describe(v.m, &v.info);
+    v.few = o->quick && v.info.n_param > SMALL_MODEL;
     if (st == CORUN_OK) st = name_identity(&v, k);
     if (st == CORUN_OK) {
         fprintf(o->out, "%s (%s, identity %s)\n", k->title, v.info.isa, k->identity);

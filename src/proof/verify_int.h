@@ -86,7 +86,7 @@ typedef struct vf {
     const char *model; /* its path */
     corun_model_info info;
     corun_engine_opts eo;
-    bool fake, few; /* few: the quick form on a real model, where every token counts */
+    bool fake, few; /* few: the quick form of a model of some size */
     uint64_t rng;
     int32_t n_new; /* tokens of the needle */
     int32_t max_prefix;

@@ -102,55 +102,47 @@ corun_status vf_prefix(vf *v, vf_cell *c)
 enum { N_EVICT = 5 };
 
 /* The first five made requests, of different lengths, in a small pool. */
-static corun_status run_evicted(vf *v, vf_cell *c, int32_t pages, int64_t swap, corun_stats *s)
+static corun_status run_evicted(vf *v, vf_cell *c, int32_t pages, corun_stats *s)
 {
     vf_job q[N_EVICT] = {{{0}}};
     const vf_job *want[N_EVICT];
     corun_engine_opts o = v->eo;
     vf_pool(v, &o, pages);
-    o.swap_bytes = swap;
+    o.swap_bytes = (int64_t)v->eo.kv_bytes;
     for (size_t i = 0; i < N_EVICT; i++) {
         want[i] = &v->set[v->n_own + i];
         q[i].r = vf_cut(want[i]->r, 8 * o.page_tokens);
     }
     corun_status st = vf_run(v->m, &o, q, N_EVICT, (vf_when){.group = 1}, s);
     for (size_t i = 0; i < N_EVICT && st == CORUN_OK; i++)
-        vf_check(c, want[i], &q[i], true, "%d pages, %s, request %zu", pages,
-                 swap ? "with swap" : "without swap", (size_t)(want[i] - v->set));
+        vf_check(c, want[i], &q[i], true, "%d pages, request %zu", pages,
+                 (size_t)(want[i] - v->set));
     vf_jobs_free(q, N_EVICT);
     return st;
 }
 
-/* The pool is cut until a request has lost its pages more than once. */
-static corun_status cut_pool(vf *v, vf_cell *c, int64_t swap, corun_stats *s)
-{
-    int32_t least = 2;
-    corun_request r[N_EVICT];
-    for (size_t i = 0; i < N_EVICT; i++) {
-        r[i] = vf_cut(v->set[v->n_own + i].r, 8 * v->eo.page_tokens);
-        int32_t pages = vf_pages(v, &r[i]);
-        least = pages > least ? pages : least;
-    }
-    for (int32_t pages = least + 2; pages >= least; pages -= 2) {
-        TRY(run_evicted(v, c, pages, swap, s));
-        vf_note(c, "%s%d pages %s: %llu swaps, %llu recomputes, one request %llu times",
-                c->seen[0] ? "; " : "", pages, swap ? "and a swap area" : "alone",
-                (unsigned long long)s->swaps_out, (unsigned long long)s->recomputes,
-                (unsigned long long)s->preempted_most);
-        if (s->preempted_most >= 2) break;
-    }
-    vf_need(c, s->preempted_most >= 2, "a request that lost its pages several times");
-    return CORUN_OK;
-}
-
-/* G: a pool so small that requests lose their pages, one of them several times. */
+/* G: the pool is cut until requests lose their pages, one of them more than once. */
 corun_status vf_eviction(vf *v, vf_cell *c)
 {
+    int32_t least = 2;
     corun_stats s = {0};
-    TRY(cut_pool(v, c, (int64_t)v->eo.kv_bytes, &s));
-    if (!v->p->recomputes) return CORUN_OK;
-    TRY(cut_pool(v, c, 0, &s));
-    vf_need(c, s.recomputes, "recomputes");
+    for (size_t i = 0; i < N_EVICT; i++) {
+        corun_request r = vf_cut(v->set[v->n_own + i].r, 8 * v->eo.page_tokens);
+        int32_t pages = vf_pages(v, &r);
+        least = pages > least ? pages : least;
+    }
+    for (int32_t pages = least + 2; pages >= least - 2; pages -= 2) {
+        TRY(run_evicted(v, c, pages, &s));
+        vf_note(c, "%s%d pages: %llu moves out, %llu recomputes, one request %llu times",
+                c->seen[0] ? "; " : "", pages, (unsigned long long)s.swaps_out,
+                (unsigned long long)s.recomputes, (unsigned long long)s.preempted_most);
+        if (s.preempted_most >= 2) break;
+    }
+    vf_need(c, s.preempted_most >= 2, "a request that lost its pages several times");
+    if (v->p->recomputes)
+        vf_need(c, s.recomputes, "recomputes");
+    else
+        vf_need(c, s.swaps_out, "moves out");
     return CORUN_OK;
 }
 

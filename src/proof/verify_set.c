@@ -14,13 +14,16 @@ const vf_policy vf_policies[] = {
      .fake = "fake:batch",
      .lower = "fake:position",
      .chunks = true,
-     .cut = 2048},
+     .cut = 2048,
+     .reuse = 2048},
     {.policy = CORUN_POLICY_FREE,
      .name = "free",
      .fake = "fake:phase",
      .lower = "fake:batch",
+     .recomputes = true,
      .phase = true,
-     .chunks = true},
+     .chunks = true,
+     .reuse = 1},
     {.policy = CORUN_POLICY_DYNAMIC, .name = "dynamic", .fake = "fake:position", .chunks = true},
 };
 const size_t vf_n_policy = sizeof vf_policies / sizeof *vf_policies;
@@ -220,8 +223,8 @@ static corun_status make_requests(vf *v, size_t n_row)
             if (r->sampling.logprobs < VERIFY_TOP) r->sampling.logprobs = VERIFY_TOP;
         } else if (i == v->n_own) {
             int32_t *t;
-            TRY(vf_words(v, 99, 100, &t));
-            *r = vf_request(v, t, 100, v->n_new, 42);
+            TRY(vf_words(v, 99, 120, &t));
+            *r = vf_request(v, t, 120, v->n_new, 42);
         } else {
             TRY(make_filler(v, i - v->n_own, r));
         }
@@ -231,7 +234,7 @@ static corun_status make_requests(vf *v, size_t n_row)
 
 corun_status vf_set_open(vf *v)
 {
-    size_t n_row = v->few ? 17 : v->fake ? 33 : 65;
+    size_t n_row = v->few ? 17 : v->fake || v->o->quick ? 33 : 65;
     v->n_new = v->few ? 128 : 512;
     v->max_prefix = v->few ? 511 : 4097;
     if (v->few && !v->p->lower) v->n_new = 48; /* no promise: less is enough */

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "base/fault.h"
+
 /* Every sample gets its first draw: in a slot where one is free, else in a scratch slot. */
 static void finish_prompt(sched *s, request *r)
 {
@@ -140,6 +142,9 @@ static void decode_row(sched *s, int32_t at)
     memcpy(page, r->prompt, (size_t)r->n_full * sizeof *page);
     memcpy(page + r->n_full, r->tail + q->tail * r->n_tail_max,
            (size_t)(row.n_page - r->n_full) * sizeof *page);
+#ifdef CORUN_BREAK
+    t->last_page = page[0];
+#endif
     b->n_page += row.n_page;
     b->lane[b->n_lane++] = (step_lane){.row = b->n_row, .slot = at, .seq = handle};
     b->row[b->n_row++] = row;
@@ -149,6 +154,27 @@ static void decode_row(sched *s, int32_t at)
         place_leave_slot(s, r, q);
         q->state = SEQ_LAST;
     }
+}
+
+/* Planted: a dead row that keeps the page of the sequence that sat in its slot, and writes it. */
+static bool ghost_row(sched *s, int32_t at, int32_t tok)
+{
+#ifdef CORUN_BREAK
+    plan_buf *b = s->cur;
+    if (!FAULT(DEAD_WRITE) || !s->slot[at].last_page || !s->n_in) return false;
+    b->page[b->n_page] = s->slot[at].last_page;
+    b->row[b->n_row++] = (step_row){.seq = seq_handle(s, &s->req[s->adm[0]], 0),
+                                    .slot = at,
+                                    .q_len = 1,
+                                    .tok_first = tok,
+                                    .page = b->page + b->n_page++,
+                                    .n_page = 1,
+                                    .want = STEP_WANT_NONE};
+    return true;
+#else
+    (void)s, (void)at, (void)tok;
+    return false;
+#endif
 }
 
 void rows_decode(sched *s, bool fixed)
@@ -164,6 +190,7 @@ void rows_decode(sched *s, bool fixed)
                 dead_tok = b->n_tok;
                 b->tok[b->n_tok++] = 0;
             }
+            if (ghost_row(s, i, dead_tok)) continue;
             b->row[b->n_row++] = (step_row){.seq = -1,
                                             .slot = STEP_NO_SLOT,
                                             .q_len = 1,

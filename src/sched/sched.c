@@ -2,6 +2,7 @@
  * a request's place is given up only when no plan in flight names it. */
 #include "sched/sched_impl.h"
 
+#include "base/fault.h"
 #include "base/mem.h"
 
 #define MAX_REQUEST (1 << 20)
@@ -116,6 +117,7 @@ corun_status sched_open(sched **out, const sched_opts *o)
     sched *s;
     if (!MEM_NEW(s, 1)) return CORUN_ENOMEM;
     s->o = *o;
+    if (FAULT(RECOMPUTE)) s->o.recompute = true;
     s->queue_head = s->queue_tail = -1;
     sched_limits_get(o, &s->max);
     s->max_move = 2 * (o->n_page + o->n_swap);

@@ -78,6 +78,9 @@ typedef struct slot_use {
     int32_t req, sample; /* -1: none */
     int32_t fresh;       /* seq handle seated by this plan, -1: none */
     uint64_t last_step;  /* the last one that used it */
+#ifdef CORUN_BREAK
+    int32_t last_page; /* first page of the sequence that sat here last */
+#endif
 } slot_use;
 
 typedef struct plan_buf {

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "ops/cpu/backend.h"
 
@@ -218,9 +219,9 @@ static void run_matmul(cpu *c, const ops_weight *w, const void *x, int64_t n_row
                         .out = out,
                         .scratch = c->scratch,
                         .scratch_floats = c->scratch_floats};
-#ifdef CORUN_BREAK_ORDER
+#ifdef CORUN_BREAK
     /* Planted: with more than one live sequence, K is cut at a place that their number picks. */
-    j.cut = CPU_KB * ((c->r.n_seq - 1) % ((w->n_in + CPU_KB - 1) / CPU_KB));
+    if (FAULT(ORDER)) j.cut = CPU_KB * ((c->r.n_seq - 1) % ((w->n_in + CPU_KB - 1) / CPU_KB));
 #endif
     if (n_row > 0) pool_run(c->threads, c->k.matmul, &j);
 }

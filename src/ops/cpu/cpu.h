@@ -48,7 +48,7 @@ typedef struct cpu_matmul_job {
     void *out; /* [n_row][n_out] */
     float *scratch;
     int64_t scratch_floats; /* a worker: cpu_matmul_scratch */
-#ifdef CORUN_BREAK_ORDER
+#ifdef CORUN_BREAK
     int64_t cut; /* planted fault: the sums of the parts before and from cut on are added */
 #endif
 } cpu_matmul_job;

@@ -6,6 +6,7 @@
  * the keys upward on the scaled o; a key after the vector's position takes no part, so what the
  * page holds there has no effect. Level: phase.
  * Bound: the bytes of K and V over the read bandwidth (decode), the fma rate (prefill). */
+#include "base/fault.h"
 #include "base/num.h"
 #include "ops/cpu/tile.h"
 
@@ -187,7 +188,7 @@ static void softmax(attn_tile *a, int r, float c, int64_t dp)
 }
 
 /* The chunk of vector r is complete. */
-static void fold(attn_tile *a, int r, bool first, int64_t dp)
+static void fold(attn_tile *a, int r, bool first, bool swapped, int64_t dp)
 {
     float *o = a->o + r * CPU_MAX_D, *O = a->O + r * CPU_MAX_D;
     float l = (a->l[r][0] + a->l[r][1]) + (a->l[r][2] + a->l[r][3]);
@@ -202,7 +203,8 @@ static void fold(attn_tile *a, int r, bool first, int64_t dp)
     float A = num_exp2f(a->T[r] - base), B = num_exp2f(a->t[r] - base);
     a->T[r] = t;
     a->L[r] = cpu_fmaf(l, B, a->L[r] * A);
-    for (int64_t i = 0; i < dp; i++) O[i] = cpu_fmaf(o[i], B, O[i] * A);
+    for (int64_t i = 0; i < dp; i++)
+        O[i] = swapped ? cpu_fmaf(O[i], A, o[i] * B) : cpu_fmaf(o[i], B, O[i] * A);
 }
 
 /* One block for all vectors of the tile; keys behind the last position do not exist. */
@@ -228,21 +230,24 @@ static void block(int mr, attn_tile *a, const cpu_attn_job *j, const int32_t *pa
 static void vectors(int mr, attn_tile *a, const cpu_attn_job *j, const int32_t *page, int64_t h)
 {
     const int64_t dp = j->kv.dp;
+    const bool many = j->r->n_seq > 1 && j->cost > 300 * (int64_t)j->kv.n_head;
+    const int64_t size = FAULT(LOAD_SPLIT) && many ? CPU_BLOCK : CPU_CHUNK;
+    const bool swapped = FAULT(FOLD_ORDER) && j->r->n_tok > j->r->n_seq;
     int32_t last = 0;
     for (int r = 0; r < mr; r++) last = a->pos[r] > last ? a->pos[r] : last;
-    for (int64_t chunk = 0; chunk <= last; chunk += CPU_CHUNK) {
+    for (int64_t chunk = 0; chunk <= last; chunk += size) {
         for (int r = 0; r < mr; r++) {
             a->t[r] = -INFINITY;
             memset(a->l[r], 0, sizeof a->l[r]);
             memset(a->o + r * CPU_MAX_D, 0, (size_t)dp * sizeof *a->o);
         }
-        for (int64_t b = chunk; b <= last && b < chunk + CPU_CHUNK; b += CPU_BLOCK) {
+        for (int64_t b = chunk; b <= last && b < chunk + size; b += CPU_BLOCK) {
             memcpy(a->ahead, a->then, sizeof a->ahead);
             if (b + CPU_BLOCK <= last) find_ahead(&j->kv, page, h, b + CPU_BLOCK, last, a->ahead);
             block(mr, a, j, page, h, b);
         }
         for (int r = 0; r < mr; r++)
-            if (a->pos[r] >= chunk) fold(a, r, chunk == 0, dp);
+            if (a->pos[r] >= chunk) fold(a, r, chunk == 0, swapped, dp);
     }
 }
 

@@ -129,7 +129,7 @@ static void many_rows(int64_t mr, const float *x, const float *w, int64_t n_in, 
     }
 }
 
-#ifdef CORUN_BREAK_ORDER
+#ifdef CORUN_BREAK
 /* The planted fault: K in two parts, with a sum each. */
 static void cut_rows(int64_t mr, const float *x, const uint32_t *panel, int64_t n_in, int64_t cut,
                      float *v)
@@ -145,7 +145,7 @@ static void cut_rows(int64_t mr, const float *x, const uint32_t *panel, int64_t 
 static void tile_sums(const cpu_matmul_job *j, int64_t mr, const float *x, const uint32_t *panel,
                       int64_t np, const float *wide, float *v)
 {
-#ifdef CORUN_BREAK_ORDER
+#ifdef CORUN_BREAK
     if (j->cut) {
         cut_rows(mr, x, panel, j->n_in, j->cut, v);
         return;
@@ -160,7 +160,7 @@ static void tile_sums(const cpu_matmul_job *j, int64_t mr, const float *x, const
 /* Panels to take at once for n rows, of those that are left. */
 static int64_t panels_at_once(const cpu_matmul_job *j, int64_t n, int64_t left)
 {
-#ifdef CORUN_BREAK_ORDER
+#ifdef CORUN_BREAK
     if (j->cut) return 1;
 #endif
     (void)j;
