@@ -1,6 +1,6 @@
 /* test_golden.c - the tiny models of tests/data/golden against the reference framework: the graph
- * without rounding, the logits of the oracle and of the CPU backend in bf16, and a list of planted
- * faults, each of which must be seen.
+ * without rounding, the logits of the oracle, of the CPU and of a CUDA device, and a list of
+ * planted faults, each of which must be seen.
  *
  * A fault is planted from outside: in the config, in a copy of the weights, in the steps, or in a
  * hook around an op. The product holds no code for it. */
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cuda_there.h"
 #include "golden.h"
 #include "model/model.h"
 
@@ -121,7 +122,17 @@ static corun_status run_all(run *r, const plant *p)
     return r->next == r->g->n_pos ? CORUN_OK : err_set(CORUN_EINTERNAL, "positions left over");
 }
 
-typedef enum backend { EXACT, ORACLE, CPU } backend;
+typedef enum backend { EXACT, ORACLE, CPU, DEVICE } backend;
+
+static corun_status load_device(model **out, weights *w, const config *c)
+{
+    ops_dims d;
+    ops *o;
+    *out = NULL;
+    model_dims(c, &d);
+    TRY(ops_open_cuda(&o, &d, &(ops_open_opts){.device = -1}));
+    return model_load_on(out, w, c, o);
+}
 
 /* A copy of the model's file with the plant's edit, in a new folder. */
 static corun_status edited_copy(const char *folder, const config *c, const plant *p, char *out)
@@ -161,6 +172,8 @@ static corun_status run_model(const char *name, backend be, const plant *p, gold
     if (be == CPU) {
         TRY_OR_DONE(pool_open(&threads, 2));
         TRY_OR_DONE(model_load(&r.m, w, &c, &(ops_open_opts){.threads = threads, .isa = "auto"}));
+    } else if (be == DEVICE) {
+        TRY_OR_DONE(load_device(&r.m, w, &c));
     } else {
         TRY_OR_DONE(model_load_ref(&r.m, w, &c, be == EXACT));
     }
@@ -509,6 +522,12 @@ static void test_oracle(void **state) { parity(*state, ORACLE); }
 
 static void test_cpu(void **state) { parity(*state, CPU); }
 
+static void test_device(void **state)
+{
+    NEED_CUDA();
+    parity(*state, DEVICE);
+}
+
 static void test_plant(void **state)
 {
     const plant *p = *state;
@@ -524,17 +543,22 @@ static void test_plant(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * N_MODEL + N_PLANT];
-    static char names[3 * N_MODEL + N_PLANT][64];
+    static const struct {
+        const char *name;
+        CMUnitTestFunction run;
+    } kind[] = {{"graph parity", test_exact},
+                {"oracle", test_oracle},
+                {"cpu", test_cpu},
+                {"cuda", test_device}};
+    enum { N_KIND = sizeof kind / sizeof *kind };
+    static struct CMUnitTest tests[N_KIND * N_MODEL + N_PLANT];
+    static char names[N_KIND * N_MODEL + N_PLANT][64];
     size_t n = 0;
     for (size_t i = 0; i < N_MODEL; i++)
-        for (int k = 0; k < 3; k++, n++) {
-            static const char *const kind[] = {"graph parity", "oracle", "cpu"};
-            snprintf(names[n], sizeof names[n], "%s %s", kind[k], model_names[i]);
+        for (int k = 0; k < N_KIND; k++, n++) {
+            snprintf(names[n], sizeof names[n], "%s %s", kind[k].name, model_names[i]);
             tests[n] = (struct CMUnitTest){.name = names[n],
-                                           .test_func = k == 0   ? test_exact
-                                                        : k == 1 ? test_oracle
-                                                                 : test_cpu,
+                                           .test_func = kind[k].run,
                                            .initial_state = (void *)(uintptr_t)model_names[i]};
         }
     for (size_t i = 0; i < N_PLANT; i++, n++) {

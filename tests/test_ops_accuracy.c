@@ -1,7 +1,7 @@
-/* test_ops_accuracy.c - every op of the CPU backend against the oracle in double, within the table
- * tests/data/tolerance.json, "ops". */
+/* test_ops_accuracy.c - every op of the CPU and of a CUDA device against the oracle in double,
+ * within the table tests/data/tolerance.json, "ops". */
 #include "base/json.h"
-#include "ops_fixture.h"
+#include "cuda_fixture.h"
 
 static json_t *tolerance; /* of an op: [rms, largest] */
 
@@ -143,6 +143,19 @@ static void test_accuracy(void **state)
     free(want), free(got);
 }
 
+static void test_cuda(void **state)
+{
+    (void)state;
+    NEED_CUDA();
+    results *want = ref_results(false), *got = must(1, sizeof *got);
+    ops *o;
+    ok(ops_open_cuda(&o, &dims, &(ops_open_opts){.device = -1}));
+    run(o, false, got);
+    compare(got, want, true);
+    o->close(o);
+    free(want), free(got);
+}
+
 /* The exact mode differs from the rounded one by roundings alone. */
 static void test_exact(void **state)
 {
@@ -161,7 +174,8 @@ static void test_exact(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest t[] = {cmocka_unit_test(test_accuracy), cmocka_unit_test(test_exact)};
+    const struct CMUnitTest t[] = {cmocka_unit_test(test_accuracy), cmocka_unit_test(test_cuda),
+                                   cmocka_unit_test(test_exact)};
     json_t *file;
     if (json_read_file(&file, TEST_DATA "/tolerance.json", 1 << 20) != CORUN_OK) return 1;
     tolerance = json_object_get(file, "ops");
