@@ -1,7 +1,7 @@
 # The words people type. CMake and its presets do the work; tools/setup installs what is missing.
 # BREAK=1 (for demo) runs the build with a planted fault instead: it must be caught.
 
-.PHONY: all demo test lint asan tsan fuzz portability bench break faults clean help
+.PHONY: gpu-bundle gpu-check all demo test lint asan tsan fuzz portability bench break faults clean help
 .DEFAULT_GOAL := all
 
 all: ## build build/corun (release)
@@ -39,6 +39,13 @@ fuzz: ## every libFuzzer target for SECONDS (default 60) each
 portability: ## plain C and aarch64 (under qemu-user) give the bytes of the native build
 	@tools/setup build demo portability
 	@scripts/portability.sh
+
+gpu-bundle: ## a folder for a machine with a GPU: needs its driver and the CUDA 13 libraries alone
+	@tools/setup build test
+	@scripts/gpu_bundle.sh
+
+gpu-check: gpu-bundle ## every check of the CUDA backend on this machine's GPU, a report in docs/evidence/gpu
+	@scripts/gpu_check.sh build/bundle docs/evidence/gpu
 
 bench: ## the step against its own matmuls and the machine's limits
 	@tools/setup build demo

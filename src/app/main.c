@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "app/cmd.h"
 #include "base/fault.h"
@@ -72,9 +74,44 @@ static bool hold_streams(void)
     return true;
 }
 
+/* A variable that is set and changes what a library of a device computes: "NAME=value", or NULL. */
+static const char *foreign_variable(void)
+{
+    static const char *const prefix[] = {"CUBLAS",
+                                         "NVIDIA_TF32_OVERRIDE=", "NCCL_ALGO=", "NCCL_PROTO="};
+    for (char **e = environ; *e; e++)
+        for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++)
+            if (strncmp(*e, prefix[i], strlen(prefix[i])) == 0) return *e;
+    return NULL;
+}
+
+/* Libraries read such variables before main, so without them the program starts anew. True: there
+ * were none. */
+static bool start_clean(char **argv)
+{
+    char name[256];
+    bool found = false;
+    for (const char *v; (v = foreign_variable()) != NULL; found = true) {
+        size_t n = strcspn(v, "=");
+        if (n < sizeof name) {
+            memcpy(name, v, n);
+            name[n] = 0;
+        }
+        if (n >= sizeof name || unsetenv(name) != 0) {
+            fprintf(stderr, "corun: a variable that would change results cannot be removed\n");
+            return false;
+        }
+        fprintf(stderr, "corun: the variable %s would change results: it is removed\n", name);
+    }
+    if (!found) return true;
+    execv("/proc/self/exe", argv);
+    fprintf(stderr, "corun: /proc/self/exe: %s\n", strerror(errno));
+    return false;
+}
+
 int main(int argc, char **argv)
 {
-    if (!hold_streams()) return CMD_SYSTEM;
+    if (!hold_streams() || !start_clean(argv)) return CMD_SYSTEM;
     if (argc > 2 && strcmp(argv[1], "--fault") == 0) { /* of a test build: base/fault.h */
         if (!fault_select(argv[2])) {
             fprintf(stderr, "corun: --fault %s: this build has no such fault\n", argv[2]);
