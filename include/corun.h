@@ -72,7 +72,7 @@ typedef struct corun_model_info {
     char family[32];       /* "llama", "qwen2", "qwen3", "fake" */
     char isa[16];          /* kernels in use */
     char device[80];       /* "cpu", or "cuda" and the device's name */
-    char device_note[256]; /* why "auto" did not take a CUDA device; "": it did, or had none */
+    char device_note[256]; /* what its user should know, as why "auto" took the CPU; "": nothing */
     int32_t n_layer, n_embd, n_head, n_kv_head, head_dim, n_ff;
     int32_t n_vocab;  /* rows of the head: token ids are 0 ... n_vocab - 1 */
     int32_t n_token;  /* ids that the tokenizer names; the rest decode to nothing */

@@ -33,8 +33,9 @@ tiny=tests/data/golden
 check ops "$folder/test_cuda_ops"
 check sampling "$folder/test_cuda_draw"
 check products "$folder/test_cuda_matmul"
+check attention "$folder/test_cuda_attention"
 check accuracy "$folder/test_ops_accuracy"
-check goldens "$folder/test_golden"
+check goldens "$folder/test_golden" "cuda *"
 check engine "$folder/test_cuda_engine"
 "$folder/corun" audit --help >/dev/null 2>&1 &&
     check audit "$folder/corun" audit -m $tiny/qwen3_tied --device cuda

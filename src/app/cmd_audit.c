@@ -29,6 +29,9 @@ static corun_status read_args(audit_args *a, int argc, char **argv, const char *
          "MODEL is a folder with a config.json: weights are made up"},
         {"device", 0, ARG_TEXT, &a->e.device, "NAME", "auto, cpu, cuda or cuda:N"},
         {"threads", 0, ARG_INT, &a->e.threads, "N", "CPU workers (0: one a core)"},
+        {"device", 0, ARG_TEXT, &a->e.device, "NAME", "auto, cpu, cuda or cuda:N"},
+        {"dummy-weights", 0, ARG_FLAG, &a->e.dummy_weights, NULL,
+         "MODEL is a config.json: weights are made up"},
         {"isa", 0, ARG_TEXT, &a->e.isa, "NAME", "auto, avx512, avx2, neon or generic"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
     };

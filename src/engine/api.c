@@ -161,7 +161,8 @@ corun_status corun_model_describe(const corun_model *m, corun_model_info *out)
     const ops *b = m->net->o;
     snprintf(out->isa, sizeof out->isa, "%s", b->isa);
     snprintf(out->device, sizeof out->device, "%s%s%s", b->name, *b->label ? ", " : "", b->label);
-    snprintf(out->device_note, sizeof out->device_note, "%s", m->device_note);
+    snprintf(out->device_note, sizeof out->device_note, "%s",
+             *m->device_note ? m->device_note : b->note);
     digest_hex(m->net->weights, out->weights_digest);
     digest_hex(bpe_digest(m->text), out->tokenizer_digest);
     digest_hex(m->prompt.digest, out->template_digest);

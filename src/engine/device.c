@@ -1,5 +1,6 @@
 /* device.c - which machine a model runs on. Invariant: a device that was asked for by name is used
  * or refused; only "auto" may end on another one, and then the model knows why. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ corun_status device_open(corun_model *m, const char *device, const ops_dims *d, 
 #ifdef CORUN_CUDA
     corun_status st = ops_open_cuda(out, d, oo);
     if (st != CORUN_EDEVICE && st != CORUN_EUNSUPPORTED) return st;
-    strncpy(m->device_note, err_text(), sizeof m->device_note - 1);
+    snprintf(m->device_note, sizeof m->device_note, "running on the CPU: %.230s", err_text());
 #endif
     return open_cpu(m, d, oo, out);
 }

@@ -19,7 +19,7 @@ struct corun_model {
     bpe *text;
     prompt_source prompt;
     char golden[33];       /* CPU backends; "" on others */
-    char device_note[256]; /* why "auto" did not take a CUDA device */
+    char device_note[256]; /* why "auto" did not take a CUDA device; "": it did, or had none */
     audit_report *levels;  /* what was found last (levels.h), for options of this key */
     char levels_key[33];
     corun_engine *engine; /* that this model carries */

@@ -160,6 +160,7 @@ struct ops {
     const char *name; /* "cpu", "ref", "cuda" */
     const char *isa;
     char label[64];    /* the device in words for people; "": nothing to say */
+    char note[256];    /* what people should know of this machine; "": nothing */
     char machine[512]; /* all of a machine and its libraries that can move a bit; "": nothing can */
     ops_dims dims;
     ops_conf conf; /* of the last configure */

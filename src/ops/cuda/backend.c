@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "ops/cuda/backend.h"
+#include "ops/cuda/matmul.h"
 
 #include "cuda_numeric.h"
 
@@ -59,14 +60,11 @@ static void unconfigure(cuda *c)
     rows_close(&c->r);
     gpu_sampler_close(c->draws);
     gpu_attn_close(c->attn);
-    if (c->head != c->matmul) gpu_matmul_close(c->head);
-    gpu_matmul_close(c->matmul);
     gpu_free(c->logits);
     gpu_free(c->kv.base);
     free_swap(c);
     c->draws = NULL;
     c->attn = NULL;
-    c->head = c->matmul = NULL;
     c->logits = NULL;
     c->kv.base = NULL;
     c->base.n_tok = c->base.n_want = 0;
@@ -104,42 +102,19 @@ static corun_status open_pages(cuda *c, const ops_conf *f)
     return open_swap(c, f->n_swap);
 }
 
-/* All of the machine and its libraries that can move a bit. */
-static corun_status describe(cuda *c)
-{
-    char plans[33], head[33];
-    gpu_matmul_digest(c->matmul, plans);
-    gpu_matmul_digest(c->head, head);
-    int n =
-        snprintf(c->base.machine, sizeof c->base.machine,
-                 "%s, %d SMs, cuBLASLt %zu, %s, kernels %s, plans %s %s", c->g.name, c->g.sm_count,
-                 c->g.lt_version, CUDA_COMPILER, CUDA_NUMERIC_DIGEST, plans, head);
-    if (n < 0 || (size_t)n >= sizeof c->base.machine)
-        FAIL(CORUN_EINTERNAL, "the description of the machine is too long");
-    return CORUN_OK;
-}
-
 static corun_status configure(cuda *c, const ops_conf *f)
 {
     const ops_dims *d = &c->base.dims;
-    ops_set product = f->set[OPS_OP_MATMUL], head = f->set[OPS_OP_LOGITS];
     c->base.conf = *f;
     TRY(rows_open(&c->r, d, f));
     TRY(cuda_steps_open(c));
     TRY(open_pages(c, f));
     TRY(gpu_attn_open(&c->attn, &c->g, d, f, &c->kv));
-    TRY(gpu_matmul_open(&c->matmul, &c->g, product));
-    c->head = c->matmul;
-    if (head != product) {
-        c->head = NULL;
-        TRY(gpu_matmul_open(&c->head, &c->g, head));
-    }
     c->stride = (d->n_vocab + 7) / 8 * 8;
     TRY(gpu_alloc(&c->g, (void **)&c->logits,
                   (size_t)f->logit_rows * (size_t)c->stride * sizeof *c->logits, "logits"));
     TRY(gpu_sampler_open(&c->draws, &c->g, d->n_vocab, f, c->logits, c->stride));
     TRY(cuda_rope_tables(c, f->n_ctx));
-    TRY(describe(c));
     return gpu_sync(&c->g, "configuration");
 }
 
@@ -163,6 +138,7 @@ static void cuda_close(ops *o)
     unconfigure(c);
     while (c->ropes) cuda_rope_close(o, c->ropes);
     cuda_pieces_close(c);
+    for (int i = 0; i < OPS_N_SET; i++) gpu_matmul_close(c->product[i]);
     gpu_close(&c->g);
     mem_free(c);
 }
@@ -206,8 +182,8 @@ static corun_status cuda_matmul(ops *o, ops_rows set, const ops_weight *w, const
     size_t in = (size_t)w->n_in * 2, each = (size_t)w->n_out * (out_type == OPS_F32 ? 4 : 2);
     for (int32_t r = 0; r < n_row; r += MAX_PRODUCT_ROWS) {
         int32_t n = n_row - r < MAX_PRODUCT_ROWS ? n_row - r : MAX_PRODUCT_ROWS;
-        TRY(gpu_matmul_run(c->matmul, n, w->n_out, w->n_in, w->w, w->bias,
-                           (const char *)x + (size_t)r * in, out_type,
+        TRY(gpu_matmul_run(c->product[o->conf.set[OPS_OP_MATMUL]], n, w->n_out, w->n_in, w->w,
+                           w->bias, (const char *)x + (size_t)r * in, out_type,
                            (char *)out + (size_t)r * each));
     }
     return CORUN_OK;
@@ -250,8 +226,8 @@ static corun_status cuda_logits(ops *o, const ops_weight *w, const void *x, int3
     if (c->shaped && first == 0 && n == o->n_want && c->s.n_want <= o->conf.logit_rows)
         rows = c->s.n_want;
     if (rows == 0) return CORUN_OK;
-    return gpu_matmul_run(c->head, rows, c->stride, w->n_in, w->w, w->bias,
-                          (const uint16_t *)x + (size_t)first * (size_t)w->n_in, OPS_F32,
+    return gpu_matmul_run(c->product[o->conf.set[OPS_OP_LOGITS]], rows, c->stride, w->n_in, w->w,
+                          w->bias, (const uint16_t *)x + (size_t)first * (size_t)w->n_in, OPS_F32,
                           c->logits);
 }
 
@@ -438,6 +414,30 @@ static void declare(ops *o)
     }
 }
 
+/* All of the machine and its libraries that can move a bit. */
+static corun_status describe(cuda *c)
+{
+    char plans[OPS_N_SET][33];
+    ops *o = &c->base;
+    for (int i = 0; i < OPS_N_SET; i++) gpu_matmul_digest(c->product[i], plans[i]);
+    int n = snprintf(o->machine, sizeof o->machine,
+                     "%s, %d SMs, cuBLASLt %zu, %s, kernels %s, plans %s %s %s", c->g.name,
+                     c->g.sm_count, c->g.lt_version, CUDA_COMPILER, CUDA_NUMERIC_DIGEST, plans[0],
+                     plans[1], plans[2]);
+    if (n < 0 || (size_t)n >= sizeof o->machine)
+        FAIL(CORUN_EINTERNAL, "the description of the machine is too long");
+    snprintf(o->label, sizeof o->label, "%s", c->g.name);
+    snprintf(o->note, sizeof o->note, "%s", gpu_matmul_note(c->product[OPS_SET_STANDARD]));
+    return CORUN_OK;
+}
+
+static corun_status open_device(cuda *c, int device)
+{
+    TRY(gpu_open(&c->g, device));
+    for (int i = 0; i < OPS_N_SET; i++) TRY(gpu_matmul_open(&c->product[i], &c->g, (ops_set)i));
+    return describe(c);
+}
+
 corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *opts)
 {
     *out = NULL;
@@ -454,12 +454,11 @@ corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *op
     c->base.dims = *d;
     c->threads = opts->threads;
     declare(&c->base);
-    corun_status st = gpu_open(&c->g, opts->device);
+    corun_status st = open_device(c, opts->device);
     if (st != CORUN_OK) {
         cuda_close(&c->base);
         return st;
     }
-    snprintf(c->base.label, sizeof c->base.label, "%s", c->g.name);
     *out = &c->base;
     return CORUN_OK;
 }

@@ -39,8 +39,8 @@ typedef struct cuda {
     gpu_kv kv;
     size_t page_bytes;
     gpu_attn *attn;
-    gpu_matmul *matmul, *head; /* head: of the logits; the same one where the sets are equal */
-    float *logits;             /* [logit_rows][stride] */
+    gpu_matmul *product[OPS_N_SET]; /* of each kernel set, from open to close */
+    float *logits;                  /* [logit_rows][stride] */
     int64_t stride;
     gpu_sampler *draws;
     char *swap;       /* [n_swap][page_bytes] in host memory */
