@@ -118,8 +118,7 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
     mo.template_date = a->date;
     corun_status st = corun_model_open(&s->model, &mo);
     if (st == CORUN_OK) st = corun_model_describe(s->model, &s->info);
-    if (st == CORUN_OK && *s->info.device_note)
-        fprintf(stderr, "corun: %s\n", s->info.device_note);
+    if (st == CORUN_OK && *s->info.device_note) fprintf(stderr, "corun: %s\n", s->info.device_note);
     s->facts = (job_model){.ctx = s->model,
                            .encode = encode,
                            .decode = decode,
