@@ -5,7 +5,7 @@ import re
 import pytest
 from conftest import Corun, completion
 
-RECIPES = "ABCDEFGIJKLMNOPQR"
+RECIPES = "ABCDEFGHIJKLMNOPQR"
 PROMISES = ("corun", "invariant", "free")
 
 

@@ -14,6 +14,7 @@ static const vf_recipe recipes[] = {
     {'E', "concurrency and order", vf_concurrency},
     {'F', "known prefix", vf_prefix},
     {'G', "pool cut short", vf_eviction},
+    {'H', "kill -9 and resume", vf_killed},
     {'I', "other kinds of sampling", vf_kinds},
     {'J', "8 samples", vf_samples},
     {'K', "stop strings", vf_stops},
@@ -257,7 +258,7 @@ static const char *short_verdict(const column *k, const vf_cell *c)
     return c->state == VF_KEPT ? "(equal)" : c->state == VF_BROKEN ? "(differs)" : "(idle)";
 }
 
-static void print_table(const table *t)
+static void print_table(const table *t, double seconds)
 {
     FILE *out = t->o->out;
     fprintf(out, "  %-24s", "recipe");
@@ -275,7 +276,8 @@ static void print_table(const table *t)
     fprintf(out, "\n\nIn brackets: a policy that promises nothing.");
     if (t->n_col && strcmp(t->o->model.path, "fake:") == 0)
         fprintf(out, " \"-1\": on kernels one level weaker than the policy asks for.");
-    fprintf(out, "\n%s\n", t->n_broken ? "NOT every promise was kept" : "every promise was kept");
+    fprintf(out, "\n%.0f s\n%s\n", seconds,
+            t->n_broken ? "NOT every promise was kept" : "every promise was kept");
 }
 
 static void put(jw *w, const char *key, const char *text)
@@ -364,9 +366,12 @@ corun_status verify_run(const verify_opts *o)
             if (fakes && vf_policies[j].lower) add_column(t, &vf_policies[j], true);
         }
     corun_status st = CORUN_OK;
+    double t0 = now();
+    fprintf(o->out, "corun %s verify, %s, %s form\n\n", corun_version(), o->model.path,
+            o->quick ? "quick" : "full");
     for (size_t i = 0; i < t->n_col && st == CORUN_OK; i++) st = run_column(t, &t->col[i]);
     if (st == CORUN_OK) {
-        print_table(t);
+        print_table(t, now() - t0);
         if (o->json) {
             put_json(t, o->json);
             st = buf_status(o->json);

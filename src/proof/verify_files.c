@@ -1,20 +1,26 @@
-/* verify_files.c - owns the recipes that start this program again: L, M. Invariant: all files lie
- * in one new folder, which is removed with the column. */
+/* verify_files.c - owns the recipes that start this program again: H, L, M. Invariant: all files
+ * lie in one new folder, which is removed with the column. */
 #include "proof/verify_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { N_LINE = 8, MAX_ARG = 40 };
 
+#define JOURNAL "killed.jsonl.corun-journal"
+
 typedef struct vf_files {
     char dir[64];
-    bool clean; /* "clean.jsonl" is there */
+    bool clean;    /* "clean.jsonl" is there, ... */
+    size_t n_byte; /* ... and has so many bytes */
 } vf_files;
 
 static void path_of(const vf *v, const char *name, char out[128])
@@ -36,8 +42,10 @@ static corun_status open_folder(vf *v)
 
 void vf_files_close(vf *v)
 {
-    static const char *const names[] = {"in.jsonl",    "bad.jsonl",   "clean.jsonl",
-                                        "again.jsonl", "mixed.jsonl", "log"};
+    static const char *const names[] = {
+        "in.jsonl",    "bad.jsonl",    "clean.jsonl", "again.jsonl",
+        "mixed.jsonl", "killed.jsonl", JOURNAL,       ".killed.jsonl.corun-part",
+        "log"};
     if (!v->files) return;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[128];
@@ -165,7 +173,7 @@ static corun_status ended_badly(const vf *v, int status)
 }
 
 /* `corun batch` on one of the files, with the options of this column. */
-static corun_status run_batch(vf *v, const char *in, const char *out)
+static corun_status start_batch(const vf *v, const char *in, const char *out, pid_t *pid)
 {
     char in_path[128], out_path[128], slots[16], page[16], chunk[16], ctx[16], threads[16];
     path_of(v, in, in_path);
@@ -209,9 +217,14 @@ static corun_status run_batch(vf *v, const char *in, const char *out)
     if (v->eo.processed_logprobs) argv[n++] = "--processed-logprobs";
     if (v->eo.allow_special_rows) argv[n++] = "--allow-special-rows";
     argv[n] = NULL;
+    return start(v, (char *const *)(uintptr_t)argv, pid);
+}
+
+static corun_status run_batch(const vf *v, const char *in, const char *out)
+{
     pid_t pid;
     int status;
-    TRY(start(v, (char *const *)(uintptr_t)argv, &pid));
+    TRY(start_batch(v, in, out, &pid));
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) FAIL(CORUN_EIO, "waitpid: %s", strerror(errno));
     return status == 0 ? CORUN_OK : ended_badly(v, status);
@@ -231,6 +244,11 @@ static corun_status need_clean(vf *v)
     if (v->files->clean) return CORUN_OK;
     TRY(write_lines(v, "in.jsonl", false, &n_bad));
     TRY(run_batch(v, "in.jsonl", "clean.jsonl"));
+    struct stat s;
+    char path[128];
+    path_of(v, "clean.jsonl", path);
+    if (stat(path, &s) != 0) FAIL(CORUN_EIO, "%s: %s", path, strerror(errno));
+    v->files->n_byte = (size_t)s.st_size;
     v->files->clean = true;
     return CORUN_OK;
 }
@@ -277,7 +295,6 @@ static corun_status compare_files(vf *v, vf_cell *c, const char *name, int n_bad
             vf_broken(c, "a good line gave an error row");
         for (size_t i = 0; i < N_LINE; i++)
             c->n_token += vf_cut(made(v, i)->r, v->few ? 24 : 64).sampling.max_tokens;
-        vf_note(c, ", %zu bytes", want.len);
     }
     buf_free(&want);
     buf_free(&got);
@@ -295,6 +312,75 @@ corun_status vf_process(vf *v, vf_cell *c)
     TRY(run_batch(v, "in.jsonl", "again.jsonl"));
     vf_note(c, "2 processes, %d lines", N_LINE);
     return compare_files(v, c, "again.jsonl", 0);
+}
+
+/* Starts the batch and kills it when its journal is `size` bytes long or more. *size becomes what
+ * it holds then; *ended: it came to its end before. */
+static corun_status kill_batch(const vf *v, off_t *size, bool *ended)
+{
+    char journal[128];
+    pid_t pid;
+    int status = 0;
+    off_t want = *size;
+    path_of(v, JOURNAL, journal);
+    TRY(start_batch(v, "in.jsonl", "killed.jsonl", &pid));
+    const struct timespec nap = {.tv_nsec = 500000};
+    for (;;) {
+        struct stat s;
+        pid_t got = waitpid(pid, &status, WNOHANG);
+        *ended = got == pid;
+        if (got < 0 && errno != EINTR) FAIL(CORUN_EIO, "waitpid: %s", strerror(errno));
+        if (*ended) return status == 0 ? CORUN_OK : ended_badly(v, status);
+        *size = stat(journal, &s) == 0 ? s.st_size : 0;
+        if (*size >= want) break;
+        nanosleep(&nap, NULL);
+    }
+    kill(pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR) FAIL(CORUN_EIO, "waitpid: %s", strerror(errno));
+    return CORUN_OK;
+}
+
+/* H: kill -9 when the journal has grown past a random place, again and again, then once to the
+ * end. Once its last record is torn as well. A run that ends before its kill is compared, and the
+ * next one begins from nothing. */
+corun_status vf_killed(vf *v, vf_cell *c)
+{
+    enum { MOST_STARTS = 60 };
+    const int most = v->few ? 2 : 5;
+    int n_kill = 0, n_rows = 0, n_torn = 0; /* n_rows: kills that left rows */
+    char journal[128], out[128];
+    if (!v->o->program) {
+        vf_na(c, "the program does not know where it is");
+        return CORUN_OK;
+    }
+    TRY(need_clean(v));
+    path_of(v, JOURNAL, journal);
+    path_of(v, "killed.jsonl", out);
+    const off_t row = (off_t)v->files->n_byte / N_LINE;
+    off_t at = 0;
+    for (int i = 0; i < MOST_STARTS; i++) {
+        bool ended, enough = n_rows >= most;
+        off_t size = enough ? INT64_MAX : at + 1 + (off_t)vf_rand(v, (uint64_t)(2 * row));
+        TRY(kill_batch(v, &size, &ended));
+        if (ended) {
+            TRY(compare_files(v, c, "killed.jsonl", 0));
+            if (enough || c->state == VF_BROKEN) break;
+            unlink(out);
+            at = 0;
+            continue;
+        }
+        n_kill++;
+        at = size;
+        if (at <= row) continue;
+        n_rows++;
+        if (!n_torn && truncate(journal, at - 7) == 0) n_torn++;
+    }
+    vf_note(c, "%d kills, %d of them with rows in the journal, %d torn record", n_kill, n_rows,
+            n_torn);
+    vf_need(c, (uint64_t)n_rows, "a kill that left rows to go on from");
+    vf_need(c, (uint64_t)n_torn, "a torn record");
+    return CORUN_OK;
 }
 
 /* M: bad lines give error rows and change no other row. */

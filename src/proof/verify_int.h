@@ -167,6 +167,7 @@ corun_status vf_chunks(vf *v, vf_cell *c);      /* R */
 corun_status vf_samples(vf *v, vf_cell *c);     /* J, verify_text.c */
 corun_status vf_stops(vf *v, vf_cell *c);       /* K */
 corun_status vf_seeds(vf *v, vf_cell *c);       /* Q */
+corun_status vf_killed(vf *v, vf_cell *c);      /* H, verify_files.c */
 corun_status vf_process(vf *v, vf_cell *c);     /* L, verify_files.c */
 corun_status vf_bad_lines(vf *v, vf_cell *c);   /* M */
 void vf_files_close(vf *v);
