@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include "base/clock.h"
 #include "base/pool.h"
 #include "ops/ops.h"
 
@@ -32,13 +32,6 @@ static const struct {
            {"down", 576, 1536, N_LAYER},
            {"head", 49152, 576, 1}};
 enum { N_MAT = sizeof mat / sizeof *mat, MAX_IN = 1536 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void die(const char *what)
 {
@@ -233,9 +226,9 @@ static double bandwidth(pool *threads)
     p.data = d;
     double best = 1e9;
     for (int i = 0; i < 5; i++) {
-        double t = now();
+        double t = clock_seconds();
         pool_run(threads, read_work, &p);
-        t = now() - t;
+        t = clock_seconds() - t;
         best = t < best ? t : best;
     }
     free(d);
@@ -298,9 +291,9 @@ static double fma_rate(pool *threads)
 #endif
     double best = 1e9;
     for (int i = 0; i < 5; i++) {
-        double t = now();
+        double t = clock_seconds();
         pool_run(threads, fma_work, &p);
-        t = now() - t;
+        t = clock_seconds() - t;
         best = t < best ? t : best;
     }
     return 2.0 * (double)p.n * FMA_TURNS * pool_size(threads) / best;
@@ -324,11 +317,11 @@ typedef struct times {
 static void time_step(void *who, void (*run)(void *, int, int), times *t, int round)
 {
     usleep(10000);
-    double start = now(), at = start;
+    double start = clock_seconds(), at = start;
     for (int m = 0; m < N_MAT; m++)
         for (int l = 0; l < mat[m].count; l++) {
             run(who, m, l);
-            double end = now();
+            double end = clock_seconds();
             if (round == 0 || end - at < t->call[l][m]) t->call[l][m] = end - at;
             at = end;
         }

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "app/job.h"
+#include "base/clock.h"
 
 enum { HEAD = 72, DIGEST_AT = 56, BLOCK = 65536, KIND_HEADER = 0, KIND_ROW = 1 };
 static const char MAGIC[4] = {'C', 'o', 'R', 'J'};
@@ -249,13 +249,6 @@ struct journal {
     double group_begin;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static corun_status read_header(journal *j, uint64_t n)
 {
     char *text = mem_alloc(n, 1, "journal");
@@ -441,7 +434,7 @@ corun_status journal_begin(journal *j, const json_t *facts)
 
 corun_status journal_add(journal *j, const journal_row *r, const char *message, const char *row)
 {
-    if (j->n_group == 0) j->group_begin = now();
+    if (j->n_group == 0) j->group_begin = clock_seconds();
     TRY(append(j, KIND_ROW, r, message, row));
     j->n_rows++;
     j->n_group++;
@@ -452,7 +445,8 @@ corun_status journal_add(journal *j, const journal_row *r, const char *message, 
 
 corun_status journal_tick(journal *j)
 {
-    if (j->n_group == 0 || now() - j->group_begin < JOURNAL_GROUP_SECONDS) return CORUN_OK;
+    if (j->n_group == 0 || clock_seconds() - j->group_begin < JOURNAL_GROUP_SECONDS)
+        return CORUN_OK;
     return journal_sync(j);
 }
 

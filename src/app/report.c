@@ -3,22 +3,16 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { SHOW_ERRORS = 20, KEEP_ERRORS = 10000 };
+#include "base/clock.h"
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+enum { SHOW_ERRORS = 20, KEEP_ERRORS = 10000 };
 
 void report_init(report *r, bool quiet)
 {
     *r = (report){.quiet = quiet, .terminal = isatty(STDERR_FILENO) == 1};
-    r->begin = r->ready = r->shown = now();
+    r->begin = r->ready = r->shown = clock_seconds();
 }
 
 void report_free(report *r)
@@ -29,7 +23,7 @@ void report_free(report *r)
     r->n_listed = r->cap_listed = 0;
 }
 
-void report_ready(report *r) { r->ready = now(); }
+void report_ready(report *r) { r->ready = clock_seconds(); }
 
 static void clear_bar(const report *r)
 {
@@ -74,7 +68,7 @@ void report_tick(report *r, const corun_stats *s)
 {
     r->n_prompt_tokens = s->tokens_prompt;
     r->n_new_tokens = s->tokens_new;
-    double t = now();
+    double t = clock_seconds();
     if (r->quiet || t - r->shown < (r->terminal ? 0.2 : 10)) return;
     r->shown = t;
     uint64_t done = r->n_done;
@@ -101,7 +95,7 @@ void report_end(report *r)
         fprintf(stderr, "corun: %llu more error rows\n",
                 (unsigned long long)(r->n_error - SHOW_ERRORS));
     if (r->quiet) return;
-    double spent = now() - r->ready;
+    double spent = clock_seconds() - r->ready;
     char t[24], kept[64] = "";
     put_time(t, spent);
     if (r->n_restored)
@@ -147,7 +141,7 @@ static void put_stats(jw *w, const corun_stats *s)
 corun_status report_metrics(const report *r, const corun_stats *s, const char *identity,
                             size_t identity_len, buf *b)
 {
-    double end = now(), spent = end - r->ready;
+    double end = clock_seconds(), spent = end - r->ready;
     jw w;
     jw_init(&w, b);
     jw_open(&w, '{');

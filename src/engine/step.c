@@ -1,17 +1,10 @@
 /* step.c - one step of the engine: plan, move pages, fill slots, run, draw, tell the scheduler.
  * Invariant: between the plan and the last draw nothing is allocated. */
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "engine/engine.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static corun_status move_pages(const corun_engine *e, const sched_plan *p)
 {
@@ -91,9 +84,9 @@ static corun_status score_chunk(corun_engine *e, int32_t first, int32_t n)
         if (r->par.s.prompt_logprobs > top) top = r->par.s.prompt_logprobs;
     }
     if (top < 0) return CORUN_OK;
-    double t0 = now();
+    double t0 = clock_seconds();
     TRY(o->score(o, n, e->target, top));
-    e->stats.seconds_sample += now() - t0;
+    e->stats.seconds_sample += clock_seconds() - t0;
     for (int32_t i = 0; i < n; i++) {
         if (e->target[i] < 0) continue;
         sample *s = e->by_seq[e->want_seq[first + i]];
@@ -136,9 +129,9 @@ static corun_status draw_batch(corun_engine *e, const step *s, int32_t from, int
         in += here;
     }
     if (!in) return CORUN_OK;
-    double t0 = now();
+    double t0 = clock_seconds();
     corun_status st = o->sample(o, to - from, e->lane_row, e->lane_slot, e->lane_pos);
-    e->stats.seconds_sample += now() - t0;
+    e->stats.seconds_sample += clock_seconds() - t0;
     return st;
 }
 
@@ -270,7 +263,7 @@ corun_status engine_step(corun_engine *e, bool *idle)
         *idle = true;
         return CORUN_OK;
     }
-    double t0 = now();
+    double t0 = clock_seconds();
     mem_guard(true);
     st = net->forward(net, &p.step);
     mem_guard(false);
@@ -281,7 +274,7 @@ corun_status engine_step(corun_engine *e, bool *idle)
         FAIL(CORUN_EINTERNAL, "%d wanted rows, the backend has %d", n_want, net->o->n_want);
     TRY(draw(e, &p.step, n_want));
     TRY(settle(e, &p.step));
-    count_step(e, &p, now() - t0);
+    count_step(e, &p, clock_seconds() - t0);
     TRY(sched_note(e->s, p.step.id, e->result, p.step.n_lane));
     for (request *r = e->list, *next; r; r = next) {
         next = r->next;

@@ -3,16 +3,9 @@
 #include "proof/bench.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the bare products of a step --------------------------------------------------------------
  */
@@ -117,11 +110,11 @@ static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *secon
     step s = {
         .id = 1, .kind = STEP_MIXED, .n_row = want, .row = r, .n_tok = rows / want, .tok = tok};
     TRY(b->o->step_put(b->o, &s));
-    double t0 = now();
+    double t0 = clock_seconds();
     for (int32_t i = 0; i < b->n_layer * PER_LAYER; i++)
         TRY(b->o->matmul(b->o, OPS_ROWS_TOK, b->w[i], b->x, OPS_BF16, b->y));
     TRY(b->o->logits(b->o, b->w[b->n_layer * PER_LAYER], b->x, 0, want));
-    *seconds = now() - t0;
+    *seconds = clock_seconds() - t0;
     return CORUN_OK;
 }
 

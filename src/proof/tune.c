@@ -2,6 +2,7 @@
  * Invariant: the file on disk is always a whole table: it is written beside and renamed. */
 #include "proof/tune.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 
 #ifndef CORUN_CUDA
@@ -17,7 +18,6 @@ corun_status tune_run(const tune_opts *o, FILE *report)
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/json.h"
 #include "files/config.h"
@@ -48,13 +48,6 @@ typedef struct tune {
     double deadline, weight; /* weight: of the cells that are left */
     FILE *report;
 } tune;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- what is to be searched ----------------------------------------------------------------- */
 
@@ -177,7 +170,7 @@ static corun_status run_job(tune *t, const job *j)
         int32_t rows = ladder[i];
         if (rows > j->max_rows) continue;
         bool full = is_full(rows);
-        double weight = full ? FULL_WEIGHT : 1, left = t->deadline - now();
+        double weight = full ? FULL_WEIGHT : 1, left = t->deadline - clock_seconds();
         search_cell c;
         TRY(gpu_search_cell(t->search, rows, full, left > 0 ? left * weight / t->weight : 0, &c));
         t->weight -= weight;
@@ -227,7 +220,7 @@ static corun_status choose_fixed(tune *t, bool again)
 
 static corun_status run(tune *t, const tune_opts *o)
 {
-    double begin = now();
+    double begin = clock_seconds();
     config c;
     TRY(read_config(&c, o->model));
     TRY(gpu_open(&t->g, -1));
@@ -249,7 +242,7 @@ static corun_status run(tune *t, const tune_opts *o)
     }
     TRY(choose_fixed(t, o->again));
     fprintf(t->report, "# %.1f s, %llu outputs compared by their bits, none differs\n",
-            now() - begin, (unsigned long long)gpu_search_compared(t->search));
+            clock_seconds() - begin, (unsigned long long)gpu_search_compared(t->search));
     return save(t, o->out);
 }
 

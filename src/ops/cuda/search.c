@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "ops/cuda/algo.h"
 #include "ops/ref_mma.h"
 
@@ -68,13 +68,6 @@ struct gpu_search {
     int n_seed;
     uint64_t compared;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static bool push(times *t, const plan_config *c, float us)
 {
@@ -417,12 +410,12 @@ static corun_status screen(cell *c, const plan_config *config, bool standard, fl
 {
     ready r;
     times *list = standard ? &c->standard : &c->canonical;
-    double begin = now();
+    double begin = clock_seconds();
     *us = 1e30f;
     if (!resolve(c, config, &r)) return CORUN_OK;
     int launches = launches_for(c, 40, SCREEN_LAUNCHES);
     TRY(time_launches(c, &r, launches, us));
-    if (*us < 1e29f && now() - begin > 3e-4 + 2e-6 * c->floor_us * launches)
+    if (*us < 1e29f && clock_seconds() - begin > 3e-4 + 2e-6 * c->floor_us * launches)
         TRY(time_launches(c, &r, launches, us));
     if (*us < 1e29f && !push(list, config, *us)) return CORUN_ENOMEM;
     return CORUN_OK;
@@ -537,7 +530,7 @@ static corun_status screen_groups(cell *c, const times *all, group *g, int *n_gr
     }
     while (n % stride == 0) stride += 2;
     for (int k = 0; k < 3; k++)
-        for (int i = 0; i < n && now() < c->deadline; i++) {
+        for (int i = 0; i < n && clock_seconds() < c->deadline; i++) {
             group *at = &g[(int64_t)i * stride % n];
             if (k == 0 || at->us < 3 * best_of(&c->canonical))
                 TRY(screen_representative(c, all, at, k));
@@ -562,7 +555,7 @@ static corun_status screen_seeds(cell *c)
 {
     const seeds *s = seeds_of(c);
     float us;
-    for (int i = s ? s->best.n - 1 : -1; i >= 0 && now() < c->deadline; i--)
+    for (int i = s ? s->best.n - 1 : -1; i >= 0 && clock_seconds() < c->deadline; i--)
         if (!has(&c->canonical, &s->best.at[i].config))
             TRY(screen(c, &s->best.at[i].config, false, &us));
     return CORUN_OK;
@@ -580,9 +573,9 @@ static corun_status screen_all(cell *c)
     TRY_OR_DONE(screen_seeds(c));
     TRY_OR_DONE(screen_groups(c, all, g, &n_group));
     qsort(g, (size_t)n_group, sizeof *g, by_group_time);
-    for (int k = 0; k < n_group && now() < c->deadline; k++) {
+    for (int k = 0; k < n_group && clock_seconds() < c->deadline; k++) {
         if (g[k].us > 2 * best_of(&c->canonical)) break;
-        for (int i = g[k].begin; i < g[k].end && now() < c->deadline; i++)
+        for (int i = g[k].begin; i < g[k].end && clock_seconds() < c->deadline; i++)
             if (!has(&c->canonical, &all->at[i].config))
                 TRY_OR_DONE(screen(c, &all->at[i].config, false, &us));
     }
@@ -606,7 +599,7 @@ static corun_status screen_neighbours(cell *c)
     for (int k = 0; k < share; k++)
         for (int i = 0; i < 2; i++) {
             float us;
-            if (!side[i] || k >= side[i]->n || now() > c->deadline) continue;
+            if (!side[i] || k >= side[i]->n || clock_seconds() > c->deadline) continue;
             c->n_valid++;
             if (!has(&c->canonical, &side[i]->best[k]))
                 TRY(screen(c, &side[i]->best[k], false, &us));
@@ -626,7 +619,7 @@ static corun_status screen_splits(cell *c)
             float us;
             config.split = parts[k];
             config.reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-            if (now() > c->deadline) return CORUN_OK;
+            if (clock_seconds() > c->deadline) return CORUN_OK;
             if (!has(&c->standard, &config)) TRY(screen(c, &config, true, &us));
         }
     return CORUN_OK;
@@ -727,7 +720,7 @@ static corun_status run_cell(cell *c, bool full, search_cell *out)
 corun_status gpu_search_cell(gpu_search *s, int32_t rows, bool full, double seconds,
                              search_cell *out)
 {
-    cell c = {.s = s, .deadline = now() + seconds};
+    cell c = {.s = s, .deadline = clock_seconds() + seconds};
     double n = (double)s->shape.n_out, k = (double)s->shape.n_in, m = rows;
     double memory = (n * k * 2 + m * k * 2 + m * n * (s->shape.out == OPS_F32 ? 4 : 2)) / 4.5e6;
     double arithmetic = 2 * m * n * k / 780e6;
