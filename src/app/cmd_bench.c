@@ -18,6 +18,9 @@ static corun_status read_args(bench_args *a, int argc, char **argv)
         {"prefill", 0, ARG_INT, &a->prefill, "N", "tokens of the timed prompt (512)"},
         {"repeat", 0, ARG_INT, &a->repeat, "N", "runs of each figure; the best counts (5)"},
         {"threads", 0, ARG_INT, &a->e.threads, "N", "CPU workers (0: one a core)"},
+        {"device", 0, ARG_TEXT, &a->e.device, "NAME", "auto, cpu, cuda or cuda:N"},
+        {"dummy-weights", 0, ARG_FLAG, &a->e.dummy_weights, NULL,
+         "MODEL is a config.json: weights are made up"},
         {"isa", 0, ARG_TEXT, &a->e.isa, "NAME", "auto, avx512, avx2, neon or generic"},
         {"json", 0, ARG_FLAG, &a->json, NULL, "one JSON object"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
@@ -29,8 +32,9 @@ static corun_status read_args(bench_args *a, int argc, char **argv)
     a->repeat = 5;
     TRY(args_parse(specs, sizeof specs / sizeof *specs, argc, argv, NULL, 0, &n));
     if (a->help) {
-        puts("corun bench -m MODEL [options]\n\nTimes decode steps of 1, 4, 16 and 32 rows and one "
-             "prefill, each beside the bare matrix products\nof the same step, in one run.");
+        puts("corun bench -m MODEL [options]\n\nTimes decode steps of 1, 4, 16 and 32 rows (on "
+             "a CUDA device 1, 16, 64 and 256) and one\nprefill, each beside the bare matrix "
+             "products\nof the same step, in one run.");
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;
     }

@@ -19,16 +19,6 @@ typedef struct bare {
     void *x, *y; /* dev: widest activations */
 } bare;
 
-/* Weights of a plausible size: the product's time depends on memory, not on values. */
-static corun_status read_noise(void *arg, int64_t row, int64_t n, void *out)
-{
-    int64_t n_in = *(const int64_t *)arg;
-    uint16_t *o = out;
-    for (int64_t i = 0; i < n * n_in; i++)
-        o[i] = (uint16_t)(0x3c00 | (uint16_t)((row * 131 + i * 7) & 0x81ff));
-    return CORUN_OK;
-}
-
 static void close_bare(bare *b)
 {
     if (!b->o) return;
@@ -50,12 +40,13 @@ static corun_status open_weights(bare *b, const config *g)
         bool head = i == g->n_layer * PER_LAYER;
         int64_t n_out = head ? g->n_vocab : shape[i % PER_LAYER][0];
         int64_t n_in = head ? h : shape[i % PER_LAYER][1];
+        ops_fill f = {.seed = 1, .index = (uint32_t)i, .n_in = n_in, .spread = 0.05f};
         ops_weight_spec s = {.name = "bench",
                              .dtype = OPS_BF16,
                              .n_out = n_out,
                              .n_in = n_in,
-                             .read = read_noise,
-                             .arg = &n_in};
+                             .read = ops_fill_read,
+                             .arg = &f};
         TRY(b->o->weight_open(b->o, &s, &b->w[i]));
     }
     return CORUN_OK;
@@ -71,9 +62,9 @@ static corun_status open_bare(bare *b, corun_model *m, int32_t max_rows)
                   .d_head = g->d_head,
                   .n_ff = g->n_ff,
                   .n_vocab = g->n_vocab};
-    ops_open_opts oo = {.threads = m->threads, .isa = m->net->o->isa};
+    const ops *like = m->net->o;
     *b = (bare){0};
-    TRY(ops_open_cpu(&b->o, &d, &oo));
+    TRY(like->twin(like, &d, &b->o));
     ops_conf c = {.n_ctx = 1024,
                   .max_tok = max_rows,
                   .max_row = max_rows,
@@ -83,8 +74,10 @@ static corun_status open_bare(bare *b, corun_model *m, int32_t max_rows)
                   .page_tokens = 128,
                   .n_page = 9,
                   .n_swap = 1,
-                  .logit_rows = 32,
+                  .logit_rows = max_rows,
                   .n_top = 1};
+    if (like->record) /* a device runs canonical kernels: those of the policy that is timed */
+        for (int i = 0; i < OPS_N_OP; i++) c.set[i] = OPS_SET_CANONICAL;
     TRY(b->o->configure(b->o, &c));
     size_t widest = 2 * (size_t)g->n_ff + 3 * (size_t)(g->n_head * g->d_head) + (size_t)g->n_embd;
     TRY(b->o->dev_alloc(b->o, widest * (size_t)max_rows * 2, &b->x));
@@ -114,6 +107,8 @@ static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *secon
     for (int32_t i = 0; i < b->n_layer * PER_LAYER; i++)
         TRY(b->o->matmul(b->o, OPS_ROWS_TOK, b->w[i], b->x, OPS_BF16, b->y));
     TRY(b->o->logits(b->o, b->w[b->n_layer * PER_LAYER], b->x, 0, want));
+    char end[2];
+    TRY(b->o->dev_get(b->o, b->y, 0, end, sizeof end)); /* a device has finished then */
     *seconds = clock_seconds() - t0;
     return CORUN_OK;
 }
@@ -135,15 +130,57 @@ static corun_status mean_bare(bare *b, int32_t rows, int32_t want, double *secon
  */
 
 typedef struct run_time {
-    double decode, prefill, sample; /* seconds a step, a prompt, a step's draws */
+    double decode, prefill, sample; /* seconds a step, to the first token, a step's draws */
 } run_time;
+
+/* On a device prompts run beside decode rows, so what counts are the steps from the one in which
+ * the last request began to the one in which the first ended. */
+static corun_status watch(corun_engine *e, int32_t width, run_time *t)
+{
+    corun_event ev = {.kind = CORUN_EVENT_NONE};
+    corun_stats from = {0}, to;
+    double start = clock_seconds(), all = 0;
+    int32_t begun = 0;
+    while (ev.kind != CORUN_EVENT_IDLE) {
+        TRY(corun_next(e, &ev));
+        begun += ev.kind == CORUN_EVENT_TOKEN && ev.index == 0;
+        if (begun == 1 && t->prefill == 0) t->prefill = clock_seconds() - start;
+        if (begun == width && all == 0) {
+            TRY(corun_engine_stats(e, &from));
+            all = clock_seconds();
+        }
+        if (ev.kind != CORUN_EVENT_DONE || t->decode != 0) continue;
+        TRY(corun_engine_stats(e, &to));
+        if (all == 0) FAIL(CORUN_EINTERNAL, "bench: a request ended before all began");
+        uint64_t n = to.steps_decode - from.steps_decode;
+        if (n == 0) n = 1; /* a prompt alone */
+        t->decode = (clock_seconds() - all) / (double)n;
+        t->sample = (to.seconds_sample - from.seconds_sample) / (double)n;
+    }
+    return CORUN_OK;
+}
+
+static corun_status mean_steps(corun_engine *e, int32_t width, run_time *t)
+{
+    corun_event ev = {.kind = CORUN_EVENT_NONE};
+    while (ev.kind != CORUN_EVENT_IDLE) TRY(corun_next(e, &ev));
+    corun_stats s;
+    TRY(corun_engine_stats(e, &s));
+    double steps = s.steps_decode ? (double)s.steps_decode : 1;
+    t->decode = s.seconds_decode / steps;
+    t->prefill = s.seconds_prefill / width;
+    t->sample = s.seconds_sample / (steps + (double)s.steps_prefill);
+    return CORUN_OK;
+}
 
 static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt, int32_t n_new,
                                 int32_t logprobs, run_time *t)
 {
     corun_engine *e;
     corun_engine_opts eo = corun_engine_opts_default();
-    eo.policy = CORUN_POLICY_CORUN; /* prompts alone, so that they are timed apart */
+    bool device = m->net->o->record != NULL;
+    eo.policy = device ? CORUN_POLICY_FREE : CORUN_POLICY_CORUN; /* corun: prompts alone */
+    if (device) eo.prefill_chunk = 8192;                         /* all prompts in few steps */
     eo.n_slot = width;
     eo.n_ctx = n_prompt + n_new;
     TRY(corun_engine_open(&e, m, &eo));
@@ -163,16 +200,8 @@ static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt,
         uint64_t id;
         st = corun_submit(e, &r, &id);
     }
-    corun_event ev = {.kind = CORUN_EVENT_NONE};
-    while (st == CORUN_OK && ev.kind != CORUN_EVENT_IDLE) st = corun_next(e, &ev);
-    corun_stats s;
-    if (st == CORUN_OK) st = corun_engine_stats(e, &s);
-    if (st == CORUN_OK) {
-        double steps = s.steps_decode ? (double)s.steps_decode : 1;
-        t->decode = s.seconds_decode / steps;
-        t->prefill = s.seconds_prefill / width;
-        t->sample = s.seconds_sample / (steps + (double)s.steps_prefill);
-    }
+    *t = (run_time){0};
+    if (st == CORUN_OK) st = device ? watch(e, width, t) : mean_steps(e, width, t);
     mem_free(prompt);
     corun_engine_close(e);
     return st;
@@ -186,8 +215,14 @@ static void keep_best(double *best, double v)
     if (*best == 0 || v < *best) *best = v;
 }
 
-static const int32_t widths[] = {1, 4, 16, 32};
 enum { N_WIDTH = 4, N_NEW = 32 };
+static const int32_t host_widths[N_WIDTH] = {1, 4, 16, 32};
+static const int32_t device_widths[N_WIDTH] = {1, 16, 64, 256};
+
+static const int32_t *widths_of(const corun_model *m)
+{
+    return m->net->o->record ? device_widths : host_widths;
+}
 
 typedef struct figures {
     run_time engine[N_WIDTH], scored; /* scored: width 16 with 20 log-probabilities */
@@ -196,6 +231,7 @@ typedef struct figures {
 
 static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figures *f)
 {
+    const int32_t *widths = widths_of(m);
     int32_t prompt = o->n_ctx > N_NEW ? o->n_ctx - N_NEW / 2 : N_NEW;
     for (int r = 0; r < o->n_repeat; r++) {
         for (int i = 0; i < N_WIDTH; i++) {
@@ -222,6 +258,7 @@ static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figure
 
 static void print_json(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
 {
+    const int32_t *widths = widths_of(m);
     fprintf(out, "{\"version\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"context\":%d,\"repeat\":%d,",
             corun_version(), m->net->o->isa, pool_size(m->threads), o->n_ctx, o->n_repeat);
     fprintf(out, "\"decode\":[");
@@ -243,8 +280,10 @@ static void print_json(const figures *f, const corun_model *m, const bench_opts 
 
 static void print_table(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
 {
-    fprintf(out, "%s, %d threads, context %d, best of %d\n", m->net->o->isa, pool_size(m->threads),
-            o->n_ctx, o->n_repeat);
+    const int32_t *widths = widths_of(m);
+    fprintf(out, "%s%s%s, %d threads, context %d, best of %d\n", m->net->o->label,
+            *m->net->o->label ? ", " : "", m->net->o->isa, pool_size(m->threads), o->n_ctx,
+            o->n_repeat);
     fprintf(out, "%-12s %10s %12s %8s %12s %10s\n", "rows", "step ms", "products ms", "ratio",
             "sampling ms", "tokens/s");
     for (int i = 0; i < N_WIDTH; i++)
@@ -266,7 +305,8 @@ corun_status bench_run(corun_model *m, const bench_opts *o, FILE *out)
     bare b;
     figures f;
     memset(&f, 0, sizeof f);
-    corun_status st = open_bare(&b, m, o->n_prefill > 32 ? o->n_prefill : 32);
+    int32_t most = widths_of(m)[N_WIDTH - 1];
+    corun_status st = open_bare(&b, m, o->n_prefill > most ? o->n_prefill : most);
     if (st == CORUN_OK) st = measure(m, &b, o, &f);
     close_bare(&b);
     if (st != CORUN_OK) return st;
