@@ -31,7 +31,7 @@ tsan: ## unit tests under ThreadSanitizer
 	@tools/setup build test
 	@tools/run_tests tsan
 
-fuzz: ## every libFuzzer target for SECONDS (default 60) each
+fuzz: ## every libFuzzer target for SECONDS_EACH (default 60) seconds
 	@tools/setup build fuzz
 	@tools/build fuzz
 	@tools/fuzz "$${SECONDS_EACH:-60}"

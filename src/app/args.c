@@ -105,7 +105,7 @@ corun_status args_parse(const arg_spec *spec, size_t n_spec, int argc, char **ar
             continue;
         }
         const arg_spec *s = find(spec, n_spec, a, &value);
-        if (!s) FAIL(CORUN_EINVAL, "%s: unknown option (try --help)", a);
+        if (!s) FAIL(CORUN_EINVAL, "%s: unknown option", a);
         if (s->kind == ARG_FLAG) {
             if (value) FAIL(CORUN_EINVAL, "--%s takes no value", s->name);
             *(bool *)s->dest = true;

@@ -35,22 +35,30 @@ void cmd_engine_args_init(cmd_engine_args *a);
     {NULL, 0, ARG_FLAG, NULL, NULL, "Model and schedule:"},                                        \
         {"model",     'm',     ARG_TEXT,                                                           \
          &(a)->model, "MODEL", "a .gguf file, a folder with safetensors, or fake:LEVEL"},          \
-        {"policy", 0, ARG_TEXT, &(a)->policy, "NAME", "auto, free, corun, invariant or dynamic"},  \
+        {"policy",     0,      ARG_TEXT,                                                           \
+         &(a)->policy, "NAME", "auto (default), free, corun, invariant or dynamic"},               \
         {"slots",     0,   ARG_INT,                                                                \
-         &(a)->slots, "N", "rows of a decode step; under corun part of the identity"},             \
+         &(a)->slots, "N", "rows of a decode step (16); under corun part of the identity"},        \
         {"ctx", 0, ARG_INT, &(a)->ctx, "N", "longest request in tokens (0: the model's)"},         \
-        {"kv", 0, ARG_SIZE, &(a)->kv, "SIZE", "size of the KV pool, as 512M or 2G"},               \
+        {"kv",     0,      ARG_SIZE,                                                               \
+         &(a)->kv, "SIZE", "KV pool, as 512M or 2G (0: room for all slots at 1,024 tokens)"},      \
         {"swap",     0,      ARG_SIZE,                                                             \
          &(a)->swap, "SIZE", "size of the swap area (default: the pool's; free: none)"},           \
-        {"page", 0, ARG_INT, &(a)->page, "N", "tokens of a KV page: 16, 32, 64 or 128"},           \
+        {"page", 0, ARG_INT, &(a)->page, "N", "tokens of a KV page: 16, 32, 64 (default) or 128"}, \
         {"chunk",     0,   ARG_INT,                                                                \
-         &(a)->chunk, "N", "prefill: the grid of corun, else the most tokens of a step"},          \
+         &(a)->chunk, "N", "prefill: the grid of corun (8192), else the most tokens of a step"},   \
         {"threads", 0, ARG_INT, &(a)->threads, "N", "CPU workers (0: one a core)"},                \
-        {"device", 0, ARG_TEXT, &(a)->device, "NAME", "auto, cpu, cuda or cuda:N"},                \
+        {"device", 0, ARG_TEXT, &(a)->device, "NAME", "auto (default), cpu, cuda or cuda:N"},      \
         {"isa", 0, ARG_TEXT, &(a)->isa, "NAME", "auto, avx512, avx2, neon or generic"},            \
-        {"dummy-weights",     0,    ARG_FLAG,                                                      \
-         &(a)->dummy_weights, NULL, "MODEL is a config.json: weights are made up"},                \
-        {"date", 0, ARG_TEXT, &(a)->date, "YYYY-MM-DD", "today, for templates that ask"},          \
+        {"dummy-weights",                                                                          \
+         0,                                                                                        \
+         ARG_FLAG,                                                                                 \
+         &(a)->dummy_weights,                                                                      \
+         NULL,                                                                                     \
+         "MODEL is a config.json: weights are made up, prompts are token ids"},                    \
+        {"date",       0,                                                                          \
+         ARG_TEXT,     &(a)->date,                                                                 \
+         "YYYY-MM-DD", "today, for templates that ask (2024-07-26)"},                              \
         {"processed-logprobs",     0,    ARG_FLAG,                                                 \
          &(a)->processed_logprobs, NULL, "log-probabilities after temperature instead of raw"},    \
     {                                                                                              \

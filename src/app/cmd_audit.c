@@ -19,7 +19,7 @@ static corun_status read_args(audit_args *a, int argc, char **argv, const char *
          "more row counts, lengths, repeats and numbers of threads (minutes)"},
         {"json", 0, ARG_TEXT, &a->json, "FILE", "write the result there too"},
         {"diff", 0, ARG_FLAG, &a->diff, NULL,
-         "compare two files: audits, identities or results of a batch"},
+         "compare two files: audits, or the identities that they name"},
         {"slots", 0, ARG_INT, &a->e.slots, "N", "rows of a decode step"},
         {"ctx", 0, ARG_INT, &a->e.ctx, "N", "longest request in tokens (0: the model's)"},
         {"page", 0, ARG_INT, &a->e.page, "N", "tokens of a KV page: 16, 32, 64 or 128"},
@@ -41,8 +41,8 @@ static corun_status read_args(audit_args *a, int argc, char **argv, const char *
     if (a->help) {
         puts("corun audit -m MODEL [options]\ncorun audit --diff A B\n\n"
              "Tries every op of the model's shapes with every kernel set and shows the level that "
-             "it "
-             "meets\non this machine (docs/audit.md). The result is kept for engines that open "
+             "it\n"
+             "meets on this machine (docs/audit.md). The result is kept for engines that open "
              "later.\nExit code 1: an op misses what it declares; with --diff, something differs.");
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;

@@ -154,7 +154,8 @@ static corun_status stream(corun_engine *e, job *j)
             FAIL(CORUN_EIO, "standard output: %s", strerror(errno));
     }
     if (j->http != 200) FAIL(CORUN_EFORMAT, "%s", j->message ? j->message : "the request failed");
-    putchar('\n');
+    if (putchar('\n') == EOF || fflush(stdout) != 0)
+        FAIL(CORUN_EIO, "standard output: %s", strerror(errno));
     return CORUN_OK;
 }
 
@@ -162,10 +163,10 @@ static void speeds(const cmd_session *s)
 {
     corun_stats t;
     if (corun_engine_stats(s->engine, &t) != CORUN_OK) return;
-    fprintf(stderr, "corun: prompt %llu tokens in %.3f s, answer %llu tokens in %.3f s (%.1f/s)\n",
-            (unsigned long long)t.tokens_prompt, t.seconds_prefill,
-            (unsigned long long)t.tokens_new, t.seconds_decode,
-            t.seconds_decode > 0 ? (double)t.steps_decode / t.seconds_decode : 0);
+    double s_all = t.seconds_prefill + t.seconds_decode;
+    fprintf(stderr, "corun: prompt %llu tokens, answer %llu tokens, %.3f s (%.1f new tokens/s)\n",
+            (unsigned long long)t.tokens_prompt, (unsigned long long)t.tokens_new, s_all,
+            s_all > 0 ? (double)t.tokens_new / s_all : 0);
     fprintf(stderr, "corun: identity %s\n", s->identity);
 }
 

@@ -37,7 +37,7 @@ static corun_status read_policy(verify_args *a)
                                        CORUN_POLICY_FREE, CORUN_POLICY_DYNAMIC};
     corun_policy one = CORUN_POLICY_AUTO;
     if (strcmp(a->e.policy, "all") != 0 && corun_policy_parse(a->e.policy, &one) != CORUN_OK)
-        return err_prefix(CORUN_EINVAL, "--policy");
+        FAIL(CORUN_EINVAL, "--policy %s: not corun, invariant, free, dynamic or all", a->e.policy);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (one == CORUN_POLICY_AUTO || one == all[i]) a->policy[a->n_policy++] = all[i];
     return CORUN_OK;

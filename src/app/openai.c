@@ -87,8 +87,9 @@ static corun_status cross_check(openai_ask *a, const char **param)
 {
     job *j = a->j;
     *param = "model";
-    if (!json_is_string(json_object_get(j->body, "model")))
-        FAIL(CORUN_EINVAL, "model: must be a string");
+    const json_t *model = json_object_get(j->body, "model");
+    if (!model) FAIL(CORUN_EINVAL, "model: is missing");
+    if (!json_is_string(model)) FAIL(CORUN_EINVAL, "model: must be a string");
     if (j->kind == JOB_CHAT) {
         *param = "top_logprobs";
         if (a->top_logprobs >= 0 && !a->chat_logprobs)

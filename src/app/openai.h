@@ -1,7 +1,7 @@
 /* openai.h - lines of an OpenAI Batch file: reading their requests, writing their rows.
  *
  * The fields that are used, those that are ignored and the rule that everything else is refused
- * stand in docs/batch.md; the tables in openai.c are the same lists. */
+ * stand in docs/batch.md; the tables in openai_fields.c are the same lists. */
 #ifndef APP_OPENAI_H
 #define APP_OPENAI_H
 

@@ -64,6 +64,12 @@ static void put_time(char out[24], double s)
         snprintf(out, 24, "%ld:%02ld", t / 60, t % 60);
 }
 
+/* What the rates count: new tokens; where none are made, as in scoring, those of the prompts. */
+static uint64_t counted(const report *r)
+{
+    return r->n_new_tokens ? r->n_new_tokens : r->n_prompt_tokens;
+}
+
 void report_tick(report *r, const corun_stats *s)
 {
     r->n_prompt_tokens = s->tokens_prompt;
@@ -72,7 +78,7 @@ void report_tick(report *r, const corun_stats *s)
     if (r->quiet || t - r->shown < (r->terminal ? 0.2 : 10)) return;
     r->shown = t;
     uint64_t done = r->n_done;
-    double spent = t - r->ready, rate = spent > 0 ? (double)r->n_new_tokens / spent : 0;
+    double spent = t - r->ready, rate = spent > 0 ? (double)counted(r) / spent : 0;
     char left[24] = "?", bar[32] = "";
     if (r->n_total && done > r->n_restored)
         put_time(left, spent / (double)(done - r->n_restored) * (double)(r->n_total - done));
@@ -96,14 +102,17 @@ void report_end(report *r)
                 (unsigned long long)(r->n_error - SHOW_ERRORS));
     if (r->quiet) return;
     double spent = clock_seconds() - r->ready;
-    char t[24], kept[64] = "";
+    char t[24], kept[64] = "", tokens[96] = "";
     put_time(t, spent);
+    if (counted(r))
+        snprintf(tokens, sizeof tokens, ", %llu %s tokens in %s (%.0f tokens/s)",
+                 (unsigned long long)counted(r), r->n_new_tokens ? "new" : "prompt", t,
+                 spent > 0 ? (double)counted(r) / spent : 0);
     if (r->n_restored)
         snprintf(kept, sizeof kept, " (%llu from the journal)", (unsigned long long)r->n_restored);
-    fprintf(stderr, "corun: %llu rows%s, %llu with errors, %llu new tokens in %s (%.0f tokens/s)\n",
+    fprintf(stderr, "corun: %llu rows%s, %llu with errors%s\n",
             (unsigned long long)(r->n_ok + r->n_error), kept, (unsigned long long)r->n_error,
-            (unsigned long long)r->n_new_tokens, t,
-            spent > 0 ? (double)r->n_new_tokens / spent : 0);
+            tokens);
 }
 
 static void put_stats(jw *w, const corun_stats *s)

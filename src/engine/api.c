@@ -42,7 +42,8 @@ static corun_status open_fake(corun_model *m, const char *spec, const char *devi
     if (n == 0) level[1] = level[0]; /* one level for both */
     if (*p != 0 || !level[0] || !level[1])
         FAIL(CORUN_EINVAL,
-             "fake model: \"%s\" is no level or pair of levels of run, position, batch, phase",
+             "fake model: \"%s\" is no level or pair of levels of run, position, batch, phase (as "
+             "fake:phase)",
              spec);
     TRY(model_open_fake(&m->net, level[0], level[1], oo));
     TRY(bpe_open_bytes(&m->text));
