@@ -47,7 +47,7 @@ gpu-bundle: ## a folder for a machine with a GPU: needs its driver and the CUDA 
 gpu-check: gpu-bundle ## every check of the CUDA backend on this machine's GPU, a report in docs/evidence/gpu
 	@scripts/gpu_check.sh build/bundle docs/evidence/gpu
 
-bench: ## the step against its own matmuls and the machine's limits
+bench: ## times the steps of the demo model beside their own matrix products
 	@tools/setup build demo
 	@tools/build release corun
 	@python3 tools/fetch demo
@@ -67,4 +67,4 @@ clean: ## remove the builds (downloads in .cache stay)
 	rm -rf build demo-out
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22

@@ -457,7 +457,7 @@ corun_status openai_fields(openai_ask *a, const char **param)
         *param = key;
         if (!f)
             FAIL(CORUN_EINVAL,
-                 "%.100s: no such field is supported here (docs/batch.md has the list)", key);
+                 "%.100s: this field is not supported here (docs/batch.md has the list)", key);
         if (json_is_null(v)) continue;
         corun_status st = f->kind == OWN ? f->read(a, v) : read_plain(a, f, v);
         if (st == CORUN_ENOMEM) return st;
