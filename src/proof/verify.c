@@ -1,10 +1,10 @@
 /* verify.c - owns the table of recipes, its columns and its judgement. Invariant: a cell is kept
  * only if bytes were compared, all were equal, and what the recipe is for has happened. */
+#include "base/clock.h"
 #include "proof/verify_int.h"
 
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 static const vf_recipe recipes[] = {
     {'A', "needle among others", vf_needle},
@@ -103,13 +103,6 @@ void vf_check(vf_cell *c, const vf_job *want, const vf_job *got, bool as_prefix,
     vf_broken(c, "%s, %s", who, why);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* A status of the engine that a recipe ran into: a broken rule is the cell's, the rest ends it. */
 static corun_status judge(vf_cell *c, corun_status st)
 {
@@ -159,13 +152,13 @@ enum { MIN_DISTINCT = 200 };
 static corun_status run_recipes(table *t, column *k, vf *v)
 {
     FILE *out = t->o->out;
-    double t0 = now();
+    double t0 = clock_seconds();
     TRY(vf_set_open(v));
     k->n_row = v->n_set;
     k->n_distinct = v->n_distinct;
     k->n_tokens = v->n_tokens;
     fprintf(out, "  %zu requests alone: %lld tokens, %d of them distinct, %.1f s\n", v->n_set,
-            (long long)v->n_tokens, v->n_distinct, now() - t0);
+            (long long)v->n_tokens, v->n_distinct, clock_seconds() - t0);
     if (v->n_distinct < MIN_DISTINCT && !k->lower) {
         fprintf(out, "    IDLE: fewer than %d distinct tokens prove nothing\n", MIN_DISTINCT);
         t->n_broken++;
@@ -175,9 +168,9 @@ static corun_status run_recipes(table *t, column *k, vf *v)
         vf_cell *c = &k->cell[i];
         if (!wanted(t->o, recipes[i].letter)) continue;
         c->state = VF_KEPT;
-        t0 = now();
+        t0 = clock_seconds();
         TRY(judge(c, recipes[i].run(v, c)));
-        c->seconds = now() - t0;
+        c->seconds = clock_seconds() - t0;
         print_cell(out, k, &recipes[i], c);
         fflush(out);
         differs += c->state == VF_BROKEN;
@@ -224,7 +217,11 @@ static corun_status run_column(table *t, column *k)
     if (st == CORUN_OK) st = corun_model_describe(v.m, &v.info);
     v.few = o->quick && v.info.n_param > SMALL_MODEL;
     if (st == CORUN_OK) st = name_identity(&v, k);
-    if (st == CORUN_OK) {
+    if (st == CORUN_EUNSUPPORTED && o->n_policy > 1) { /* a refusal breaks no promise */
+        fprintf(o->out, "%s is refused: %s\n", k->title, corun_last_error());
+        for (int i = 0; i < N_RECIPE; i++) vf_na(&k->cell[i], "%s", corun_last_error());
+        st = CORUN_OK;
+    } else if (st == CORUN_OK) {
         fprintf(o->out, "%s (%s, identity %s)\n", k->title, v.info.isa, k->identity);
         st = run_recipes(t, k, &v);
     }
@@ -366,12 +363,12 @@ corun_status verify_run(const verify_opts *o)
             if (fakes && vf_policies[j].lower) add_column(t, &vf_policies[j], true);
         }
     corun_status st = CORUN_OK;
-    double t0 = now();
+    double t0 = clock_seconds();
     fprintf(o->out, "corun %s verify, %s, %s form\n\n", corun_version(), o->model.path,
             o->quick ? "quick" : "full");
     for (size_t i = 0; i < t->n_col && st == CORUN_OK; i++) st = run_column(t, &t->col[i]);
     if (st == CORUN_OK) {
-        print_table(t, now() - t0);
+        print_table(t, clock_seconds() - t0);
         if (o->json) {
             put_json(t, o->json);
             st = buf_status(o->json);

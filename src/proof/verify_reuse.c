@@ -2,7 +2,6 @@
  * is always computed in full, on an engine that has run nothing else. */
 #include "proof/verify_int.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- F -------------------------------------------------------------------------------------- */

@@ -219,7 +219,9 @@ static corun_status make_requests(vf *v, size_t n_row)
     for (size_t i = 0; i < n_row; i++) {
         corun_request *r = &v->set[i].r;
         if (i < v->n_own) {
-            *r = vf_cut(o->request[i], v->n_new);
+            int32_t n_ctx = v->eo.n_ctx ? v->eo.n_ctx : v->info.n_ctx;
+            int32_t room = n_ctx - (int32_t)o->request[i].n_token;
+            *r = vf_cut(o->request[i], room < v->n_new ? room : v->n_new);
             if (r->sampling.logprobs < VERIFY_TOP) r->sampling.logprobs = VERIFY_TOP;
         } else if (i == v->n_own) {
             int32_t *t;
