@@ -1,5 +1,6 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+set_target_properties(corun_lib PROPERTIES EXPORT_NAME corun) # corun::corun for find_package(corun)
 install(TARGETS corun_lib EXPORT corunTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET corun)
@@ -12,5 +13,7 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/corunConfigVersion.cmake
   COMPATIBILITY SameMajorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/corunConfig.cmake ${CMAKE_BINARY_DIR}/corunConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/corun)
+# The prefix as seen from the file, so that `cmake --install --prefix` and moved folders work.
+file(RELATIVE_PATH CORUN_PC_TO_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
 configure_file(cmake/corun.pc.in ${CMAKE_BINARY_DIR}/corun.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/corun.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
