@@ -24,7 +24,7 @@ struct ops_rope {
 
 /* A decode shape: seen once without a recording, recorded the second time, then replayed. */
 typedef struct cuda_graph {
-    int32_t n_tok, max_end;
+    int32_t n_tok, n_want, max_end;
     void *exec; /* cudaGraphExec_t, NULL: not recorded yet */
 } cuda_graph;
 

@@ -98,9 +98,10 @@ static void fill_rows(const rowset *r, gpu_step *s, int32_t *max_pages)
     memcpy(s->want_tok, r->want, (size_t)r->n_want * sizeof(int32_t));
 }
 
-/* Dead rows up to the width, wanted rows likewise. */
+/* Dead rows up to the width; wanted rows likewise where every live row is wanted. */
 static void fill_dead(gpu_step *s, int32_t width)
 {
+    bool all = s->n_want == s->n_row;
     for (; s->n_row < width; s->n_row++, s->n_tok++) {
         s->tok_id[s->n_tok] = s->tok_slot[s->n_tok] = s->tok_pos[s->n_tok] = 0;
         s->tok_row[s->n_tok] = -1;
@@ -108,7 +109,7 @@ static void fill_dead(gpu_step *s, int32_t width)
         s->row_len[s->n_row] = 1;
         s->row_tok[s->n_row + 1] = s->n_tok + 1;
     }
-    while (s->n_want < width && s->n_want < s->max_want) s->want_tok[s->n_want++] = 0;
+    while (all && s->n_want < width && s->n_want < s->max_want) s->want_tok[s->n_want++] = 0;
 }
 
 static corun_status send(const cuda *c, const gpu_step *h, int32_t pages)
@@ -149,8 +150,7 @@ corun_status cuda_step_put(ops *o, const step *s)
     h.max_end = 0;
     int32_t pages;
     fill_rows(&c->r, &h, &pages);
-    /* A decode step of nothing but single tokens that all want logits has a shape. */
-    bool shaped = s->kind == STEP_DECODE && h.n_tok == h.n_row && h.n_want == h.n_row && h.n_tok;
+    bool shaped = s->kind == STEP_DECODE && h.n_tok == h.n_row && h.n_tok > 0;
     if (shaped) {
         fill_dead(&h, width_of(&o->conf, s->n_row));
         h.max_end = end_of(&o->conf, h.max_end);
@@ -180,7 +180,8 @@ void cuda_graphs_drop(cuda *c)
 static cuda_graph *find(cuda *c)
 {
     for (int32_t i = 0; i < c->n_graph; i++)
-        if (c->graph[i].n_tok == c->s.n_tok && c->graph[i].max_end == c->s.max_end)
+        if (c->graph[i].n_tok == c->s.n_tok && c->graph[i].n_want == c->s.n_want &&
+            c->graph[i].max_end == c->s.max_end)
             return &c->graph[i];
     return NULL;
 }
@@ -195,7 +196,7 @@ static cuda_graph *place(cuda *c)
         g = &c->graph[c->next_graph++ % CUDA_MAX_GRAPH];
         if (g->exec) cudaGraphExecDestroy(g->exec);
     }
-    *g = (cuda_graph){.n_tok = c->s.n_tok, .max_end = c->s.max_end};
+    *g = (cuda_graph){.n_tok = c->s.n_tok, .n_want = c->s.n_want, .max_end = c->s.max_end};
     return g;
 }
 
