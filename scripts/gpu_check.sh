@@ -42,9 +42,13 @@ check engine "$folder/test_cuda_engine"
 "$folder/corun" verify --help >/dev/null 2>&1 &&
     check verify "$folder/corun" verify -m $tiny/llama_plain --device cuda --quick
 if command -v compute-sanitizer >/dev/null; then
-    check memcheck compute-sanitizer --tool memcheck --error-exitcode 9 "$folder/test_cuda_ops"
-    check racecheck compute-sanitizer --tool racecheck --error-exitcode 9 "$folder/test_cuda_ops"
-    check initcheck compute-sanitizer --tool initcheck --error-exitcode 9 "$folder/test_cuda_ops"
+    # A test asks for more memory than there is, so failing calls are no finding.
+    for tool in memcheck racecheck initcheck; do
+        for t in ops draw; do
+            check $tool-$t env CORUN_TEST_SHORT=1 compute-sanitizer --tool $tool --report-api-errors no \
+                --error-exitcode 9 "$folder/test_cuda_$t"
+        done
+    done
 fi
 
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1)
