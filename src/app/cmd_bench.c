@@ -38,7 +38,7 @@ static corun_status read_args(bench_args *a, int argc, char **argv)
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;
     }
-    if (!a->e.model) FAIL(CORUN_EINVAL, "no model is named");
+    if (!a->e.model) FAIL(CORUN_EINVAL, "no model is named: -m MODEL");
     return CORUN_OK;
 }
 

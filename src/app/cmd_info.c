@@ -31,7 +31,7 @@ static corun_status read_args(info_args *a, int argc, char **argv)
     }
     if (n && a->e.model) FAIL(CORUN_EINVAL, "two models are named");
     if (n) a->e.model = pos[0];
-    if (!a->e.model) FAIL(CORUN_EINVAL, "no model is named");
+    if (!a->e.model) FAIL(CORUN_EINVAL, "no model is named: corun info MODEL");
     return CORUN_OK;
 }
 

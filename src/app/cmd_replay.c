@@ -116,7 +116,7 @@ static corun_status check_identity(replay *r)
     const fingerprints *f = &r->prints;
     snprintf(mine, sizeof mine, "\"%s\"", r->s.identity);
     if (f->n == 1 && f->none == 0 && strcmp(f->seen[0].text, mine) == 0) return CORUN_OK;
-    const char *first = f->n ? f->seen[0].text : "none";
+    const char *first = f->n ? f->seen[0].text : "none (no system_fingerprint: are they results?)";
     if (f->n && strcmp(first, mine) == 0) first = f->n > 1 ? f->seen[1].text : "none";
     buf b;
     buf_init(&b, 1 << 24);

@@ -24,7 +24,7 @@ static corun_status read_args(tune_opts *o, bool *help, int argc, char **argv)
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;
     }
-    if (!o->model) FAIL(CORUN_EINVAL, "no model is named");
+    if (!o->model) FAIL(CORUN_EINVAL, "no model is named: -m MODEL");
     if (!o->out) FAIL(CORUN_EINVAL, "no file is named for the table (-o FILE)");
     if (!(o->seconds >= 1 && o->seconds <= 86400))
         FAIL(CORUN_EINVAL, "--seconds is a number from 1 to 86400");

@@ -18,9 +18,12 @@ corun_status json_read(json_t **out, const char *text, size_t len, const char *w
 {
     json_error_t e;
     *out = json_loadb(text, len, JSON_FLAGS, &e);
-    if (!*out)
-        FAIL(CORUN_EFORMAT, "%s: JSON, line %d column %d: %s", what, e.line, e.column, e.text);
-    return CORUN_OK;
+    if (*out) return CORUN_OK;
+    if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
+        FAIL(CORUN_EFORMAT, "%s: JSON does not begin with a byte order mark (EF BB BF)", what);
+    if (!memchr(text, '\n', len))
+        FAIL(CORUN_EFORMAT, "%s: JSON, column %d: %s", what, e.column, e.text);
+    FAIL(CORUN_EFORMAT, "%s: JSON, line %d column %d: %s", what, e.line, e.column, e.text);
 }
 
 json_t *json_read_rough(const char *text, size_t len)
