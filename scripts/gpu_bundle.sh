@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-build/bundle}
-tests="test_cuda_ops test_cuda_draw test_cuda_matmul test_cuda_attention test_cuda_engine test_ops_accuracy test_golden"
+tests="test_cuda_ops test_cuda_draw test_cuda_matmul test_cuda_attention test_cuda_engine test_ops_accuracy test_golden test_golden_smollm2"
 # shellcheck disable=SC2086
 tools/build gpu-bundle corun $tests
 rm -rf "$out"

@@ -36,6 +36,8 @@ check products "$folder/test_cuda_matmul"
 check attention "$folder/test_cuda_attention"
 check accuracy "$folder/test_ops_accuracy"
 check goldens "$folder/test_golden" "cuda *"
+[ -e .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf ] &&
+    check smollm2 "$folder/test_golden_smollm2" test_cuda
 check engine "$folder/test_cuda_engine"
 "$folder/corun" audit --help >/dev/null 2>&1 &&
     check audit "$folder/corun" audit -m $tiny/qwen3_tied --device cuda

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cuda_there.h"
 #include "golden.h"
 #include "model/model.h"
 
@@ -203,13 +204,28 @@ static corun_status run_prompt(run *x, const prompt *q, int32_t cut)
 
 static golden_tolerance tol;
 
+typedef enum machine { EXACT, CPU, DEVICE } machine;
+
+static corun_status load(model **out, machine on, weights *w, const config *c, pool *threads)
+{
+    ops_open_opts oo = {.threads = threads, .isa = "auto", .device = -1};
+    ops_dims d;
+    ops *o;
+    *out = NULL;
+    if (on == EXACT) return model_load_ref(out, w, c, true);
+    if (on == CPU) return model_load(out, w, c, &oo);
+    model_dims(c, &d);
+    TRY(ops_open_cuda(&o, &d, &oo));
+    return model_load_on(out, w, c, o);
+}
+
 #define OK(call)                                                                                   \
     do {                                                                                           \
         if ((call) != CORUN_OK) fail_msg("%s", err_text());                                        \
     } while (0)
 
 /* Runs prompts first, first + by, ... below end; sets up and takes down everything. */
-static void run_model(bool exact, bool plant, int32_t first, int32_t end, int32_t by, smol *s,
+static void run_model(machine on, bool plant, int32_t first, int32_t end, int32_t by, smol *s,
                       result *out)
 {
     if (access(MODEL, R_OK) != 0) {
@@ -227,10 +243,7 @@ static void run_model(bool exact, bool plant, int32_t first, int32_t end, int32_
     OK(config_from_gguf(&c, w));
     OK(pool_open(&threads, 2));
     if (plant) c.gguf_permuted = !c.gguf_permuted;
-    if (exact)
-        OK(model_load_ref(&x.m, w, &c, true));
-    else
-        OK(model_load(&x.m, w, &c, &(ops_open_opts){.threads = threads, .isa = "auto"}));
+    OK(load(&x.m, on, w, &c, threads));
     weights_close(w);
     ops_conf conf = {.n_ctx = N_PAGE * PAGE,
                      .max_tok = MAX_TOK,
@@ -258,12 +271,11 @@ static void run_model(bool exact, bool plant, int32_t first, int32_t end, int32_
     pool_close(threads);
 }
 
-static void test_cpu(void **state)
+static void parity(machine on)
 {
-    (void)state;
     smol s;
     result r;
-    run_model(false, false, 0, MAX_PROMPT, 1, &s, &r);
+    run_model(on, false, 0, MAX_PROMPT, 1, &s, &r);
     double rms = sqrt(r.sq / (double)r.n), kl = r.kl / (double)r.n_pos;
     printf("# log-probabilities: rms %.4f (framework's bf16 %.4f), max %.3f (%.3f), mean KL %.2e "
            "(%.2e), top-1 wrong %lld\n",
@@ -281,11 +293,24 @@ static void test_cpu(void **state)
     buf_free(&s.file);
 }
 
+static void test_cpu(void **state)
+{
+    (void)state;
+    parity(CPU);
+}
+
+static void test_cuda(void **state)
+{
+    (void)state;
+    NEED_CUDA();
+    parity(DEVICE);
+}
+
 static double exact_error(bool plant, int32_t first, int32_t end, int32_t by)
 {
     smol s;
     result r;
-    run_model(true, plant, first, end, by, &s, &r);
+    run_model(EXACT, plant, first, end, by, &s, &r);
     double logits = sqrt(r.exact_sq / (double)r.exact_n) / s.std;
     double logprob = sqrt(r.sq / (double)r.n) / s.std;
     printf("# exact%s: logits %.1e of std %.2f, log-probabilities %.1e\n",
@@ -307,9 +332,12 @@ static void test_exact_plant(void **state)
     assert_true(e > tol.fault_factor * tol.graph_rms_of_std);
 }
 
-int main(void)
+/* An argument picks cases by their names. */
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu), cmocka_unit_test(test_exact),
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu), cmocka_unit_test(test_cuda),
+                                       cmocka_unit_test(test_exact),
                                        cmocka_unit_test(test_exact_plant)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,6 +122,7 @@ static corun_status cuda_configure(ops *o, const ops_conf *f)
 {
     cuda *c = cuda_of(o);
     TRY(ops_check_conf(&o->dims, f));
+    TRY(gpu_use(&c->g));
     unconfigure(c);
     corun_status st = configure(c, f);
     if (st != CORUN_OK) {
@@ -257,6 +258,7 @@ static corun_status cuda_logits_put(ops *o, int32_t r, const float *host)
 static corun_status cuda_slot_put(ops *o, int32_t slot, const ops_slot *p)
 {
     if (!cuda_of(o)->draws) FAIL(CORUN_EINVAL, "slot_put before configure");
+    TRY(gpu_use(&cuda_of(o)->g));
     return gpu_sampler_slot_put(cuda_of(o)->draws, slot, p);
 }
 
@@ -293,6 +295,7 @@ static uint64_t cuda_page_bytes(const ops *o) { return ((const cuda *)o)->page_b
 static corun_status move(const cuda *c, void *to, size_t to_pitch, const void *from,
                          size_t from_pitch, const char *what)
 {
+    TRY(gpu_use(&c->g));
     return gpu_status((int)cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, c->kv.page_stride,
                                              (size_t)c->base.dims.n_layer, cudaMemcpyDefault,
                                              c->g.stream),

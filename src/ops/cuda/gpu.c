@@ -62,6 +62,11 @@ static corun_status pick(gpu *g, int want)
          g->name, g->cc / 10, g->cc % 10);
 }
 
+corun_status gpu_use(const gpu *g)
+{
+    return gpu_status((int)cudaSetDevice(g->device), "cudaSetDevice");
+}
+
 corun_status gpu_open(gpu *g, int want)
 {
     *g = (gpu){.device = -1};
@@ -72,7 +77,7 @@ corun_status gpu_open(gpu *g, int want)
              "compute; unset it",
              (int)strcspn(v, "="), v);
     TRY(pick(g, want));
-    CUDA(cudaSetDevice(g->device), "cudaSetDevice");
+    TRY(gpu_use(g));
     TRY(gpu_lt_load());
     cudaStream_t s;
     CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "stream");
@@ -96,6 +101,7 @@ void gpu_close(gpu *g)
 corun_status gpu_alloc(const gpu *g, void **dev, size_t bytes, const char *what)
 {
     *dev = NULL;
+    TRY(gpu_use(g));
     cudaError_t e = cudaMalloc(dev, bytes ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
         size_t left = 0, all = 0;
@@ -139,6 +145,7 @@ corun_status gpu_sync(const gpu *g, const char *what)
 static corun_status copy(const gpu *g, void *to, const void *from, size_t bytes, const char *what)
 {
     if (bytes == 0) return CORUN_OK;
+    TRY(gpu_use(g));
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, g->stream), what);
     return gpu_sync(g, what);
 }

@@ -31,6 +31,9 @@ typedef struct gpu {
  * failure gpu_close is still due. */
 corun_status gpu_open(gpu *g, int want);
 void gpu_close(gpu *g);
+/* Makes the device the calling thread's: a model may be used by another thread than opened it.
+ * gpu_alloc, gpu_put and gpu_get do it themselves. */
+corun_status gpu_use(const gpu *g);
 /* Loads cuBLASLt (lt.c); gpu_open has done it. Callers include <cublasLt.h> and call its functions
  * by their names; an entry point that is not in the list of lt.c is added there. */
 corun_status gpu_lt_load(void);

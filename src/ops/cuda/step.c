@@ -136,6 +136,7 @@ corun_status cuda_step_put(ops *o, const step *s)
 {
     cuda *c = cuda_of(o);
     if (!c->configured) FAIL(CORUN_EINVAL, "step before configure");
+    TRY(gpu_use(&c->g));
     corun_status st = rows_put(&c->r, s);
     o->n_tok = c->r.n_tok;
     o->n_want = c->r.n_want;

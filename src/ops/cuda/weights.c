@@ -67,6 +67,7 @@ static corun_status fill(cuda *c, ops_weight *w, const ops_weight_spec *s)
         FAIL(CORUN_EUNSUPPORTED, "%s: the CUDA backend takes bf16 weights only", s->name);
     if ((s->bias != NULL) != (w->bias != NULL))
         FAIL(CORUN_EINVAL, "%s: refilled with another bias", s->name);
+    TRY(gpu_use(&c->g));
     if (s->read == ops_fill_read)
         TRY(gpu_fill(&c->g, s->arg, w->n_out, w->w));
     else
