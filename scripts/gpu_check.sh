@@ -2,7 +2,7 @@
 # usage: scripts/gpu_check.sh [FOLDER [OUT]]: runs every check of the CUDA backend with the programs
 # of FOLDER (scripts/gpu_bundle.sh made it) and writes OUT/gpu_check.txt (all output) and
 # OUT/gpu_check.json (each command, its exit status, its time; device and revision). Run it from the
-# root of a checkout. ONLY='name ...' picks checks. Exit status 1 when one fails.
+# root of a checkout. ONLY='name ...' picks checks, LIMIT is of each in seconds. Exit status 1 when one fails.
 set -u
 folder=${1:-build/bundle}
 out=${2:-docs/evidence/gpu}
@@ -19,7 +19,7 @@ check() { # NAME COMMAND...
     if [ -n "${ONLY:-}" ] && [[ " $ONLY " != *" $name "* ]]; then return; fi
     echo "== $name: $*" >>"$text"
     start=$(date +%s.%N)
-    "$@" >>"$text" 2>&1 </dev/null
+    timeout "${LIMIT:-900}" "$@" >>"$text" 2>&1 </dev/null
     rc=$?
     end=$(date +%s.%N)
     [ $rc -eq 0 ] || failed=1
