@@ -137,3 +137,17 @@ def test_merge_of_two_identities(shards):
     prints = {json.loads(x)["response"]["body"].get("system_fingerprint")
               for x in (whole + other).splitlines()} - {None}
     assert len(prints) == 2 and all(p in err for p in prints)
+
+
+def test_merge_of_error_rows_alone(corun):
+    """A shard that answered nothing names what it ran with, too."""
+    corun.write("in.jsonl", [completion("a", "x", max_tokens=2), completion("b", "y" * 90, max_tokens=2)])
+    whole = b"".join(corun.batch(None))
+    for i, options in enumerate(((), ("--ctx", "50"))):
+        rows = corun.batch(None, "--shard", f"{i}/2", *options)
+        (corun.folder / f"s{i}").write_bytes(b"".join(rows))
+    assert json.loads(rows[0])["response"]["status_code"] == 400
+    merge(corun, "s0", "s1", code=1, text=b"s1: line 1 has the identity")
+    (corun.folder / "s1").write_bytes(b"".join(corun.batch(None, "--shard", "1/2")))
+    merge(corun, "s0", "s1", code=0)
+    assert (corun.folder / "all.jsonl").read_bytes() == whole

@@ -18,7 +18,7 @@ typedef struct merge {
     place at;
     sink *out;
     buf line;
-    char fingerprint[64]; /* of the first answered row */
+    char fingerprint[64]; /* of the first row */
     seen answered;        /* custom_ids */
     const char *input;    /* the batch's own lines, or NULL */
     lines *asked;
@@ -89,7 +89,7 @@ static corun_status check_end(merge *m)
     return CORUN_OK;
 }
 
-/* A row must look like one that a batch wrote; answered rows must all name one identity. Inside a
+/* A row must look like one that a batch wrote; all rows must name one identity. Inside a
  * JSON string quotes are escaped, so the key can be searched for as it stands. */
 static corun_status check_row(merge *m, size_t shard, uint64_t no)
 {

@@ -260,7 +260,7 @@ corun_status job_event(job *j, size_t prompt, const corun_event *e)
 
 bool job_done(const job *j) { return j->http != 200 || j->n_open == 0; }
 
-corun_status job_write_error(const job *j, buf *out)
+corun_status job_write_error(const job *j, const job_model *m, buf *out)
 {
     char hex[33], id[64];
     jw w;
@@ -304,6 +304,8 @@ corun_status job_write_error(const job *j, buf *out)
     else
         jw_null(&w);
     jw_close(&w, '}');
+    jw_key(&w, "system_fingerprint");
+    jw_cstr(&w, m->fingerprint);
     jw_close(&w, '}');
     jw_close(&w, '}');
     jw_key(&w, "error");

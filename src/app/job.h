@@ -124,7 +124,7 @@ corun_status job_tokens_add(job_tokens *t, int32_t id, float logprob, const coru
 void job_tokens_free(job_tokens *t);
 
 /* The error row, with its final line feed. */
-corun_status job_write_error(const job *j, buf *out);
+corun_status job_write_error(const job *j, const job_model *m, buf *out);
 
 /* Counts characters (one for each maximal invalid part) of bytes that come in pieces. */
 typedef struct job_chars {

@@ -493,7 +493,7 @@ static corun_status put_row(row *r)
 
 corun_status openai_write(const job *j, const job_model *m, buf *out)
 {
-    if (j->http != 200) return job_write_error(j, out);
+    if (j->http != 200) return job_write_error(j, m, out);
     row r = {.j = j, .m = m};
     jw_init(&r.w, out);
     buf_init(&r.text, JOB_MAX_ROW);

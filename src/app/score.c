@@ -162,7 +162,7 @@ static void put_tops(const job_tokens *t, jw *w)
     jw_close(w, ']');
 }
 
-static void put_scores(const job *j, const job_model *m, jw *w)
+static void put_scores(const job *j, jw *w)
 {
     const job_prompt *p = j->prompt;
     const job_tokens *t = &p->logprobs;
@@ -182,8 +182,6 @@ static void put_scores(const job *j, const job_model *m, jw *w)
     if (j->prompt_logprobs > 0) put_tops(t, w);
     jw_key(w, "sum_logprob");
     jw_double(w, sum);
-    jw_key(w, "system_fingerprint");
-    jw_cstr(w, m->fingerprint);
 }
 
 corun_status score_write(const job *j, const job_model *m, buf *out)
@@ -192,7 +190,9 @@ corun_status score_write(const job *j, const job_model *m, buf *out)
     jw_init(&w, out);
     jw_open(&w, '{');
     put_frame(j, &w);
-    if (j->http == 200) put_scores(j, m, &w);
+    if (j->http == 200) put_scores(j, &w);
+    jw_key(&w, "system_fingerprint");
+    jw_cstr(&w, m->fingerprint);
     jw_key(&w, "error");
     if (j->http == 200) {
         jw_null(&w);
