@@ -3,8 +3,9 @@
 # lines are shuffled, arrive at another rate, and the KV pool is so small that requests are swapped
 # out. The third time the run is killed (kill -9) once its journal holds KILL rows, and the same
 # command is given again. Then the rows are sorted by custom_id and compared byte by byte: a row counts
-# when it is the same in all three. The last line is "identical: 64/64", or fewer and exit code 1. With BREAK=1 the program under test is build/break,
-# whose kernels sum in an order that depends on the neighbours: it must not reach 64.
+# when it is the same in all three. The last line is "identical: 64/64", or fewer and exit code 1.
+# With BREAK=1 the program under test is build/break/corun, whose kernels sum in an order that depends
+# on the neighbours: it must not reach 64.
 set -eu
 cd "$(dirname "$0")/.."
 corun=build/corun
