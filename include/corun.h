@@ -36,7 +36,7 @@ typedef enum corun_status {
     CORUN_OK = 0,
     CORUN_EINVAL,       /* the caller passed something that this header forbids */
     CORUN_ENOMEM,       /* host or device memory */
-    CORUN_EIO,          /* the system refused a file or a socket */
+    CORUN_EIO,          /* the system refused a file */
     CORUN_EFORMAT,      /* a model, tokenizer, template or request text is malformed */
     CORUN_EUNSUPPORTED, /* well formed, but nothing that this build can run */
     CORUN_ECAPACITY,    /* an output buffer, a queue or the KV pool is too small */
