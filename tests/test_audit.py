@@ -1,6 +1,8 @@
 """corun audit end to end on a tiny model: the table, what is kept, what a kept failure does,
 --diff."""
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -121,3 +123,31 @@ def test_bad_use(corun, cache, args):
     r = corun("audit", *args)
     assert r.returncode == 2 and r.stderr.startswith(b"corun"), r.stderr
     assert not kept(cache)
+
+
+def test_sources_hold_the_flags(tmp_path):
+    """Kept results are those of one build: other sources, tools or compiler flags, another digest."""
+    tree = tmp_path / "tree"
+    for name in ("src/ops", "src/base", "src/step", "src/model", "cmake"):
+        shutil.copytree(ROOT / name, tree / name)
+    shutil.copy(ROOT / "CMakeLists.txt", tree)
+
+    def digest(tools="cc"):
+        subprocess.run(["cmake", f"-DOUT={tmp_path}/sources.h", f"-DSRC={tree}", f"-DTOOLS={tools}", "-P",
+                        str(tree / "cmake" / "write_sources.cmake")], check=True)
+        return (tmp_path / "sources.h").read_text()
+
+    want = digest()
+    assert digest() == want != digest("other")
+    for name, old, new in (("CMakeLists.txt", "-ffp-contract=off", "-ffp-contract=fast"),
+                           ("cmake/isa.cmake", "-mprefer-vector-width=512", "-ffast-math"),
+                           ("cmake/cuda.cmake", "-O3", "-O1"),
+                           ("src/ops/ref_cpu.c", "fmaf(", "faf(")):
+        path = tree / name
+        text = path.read_text()
+        assert old in text, name
+        path.write_text(text.replace(old, new))
+        assert digest() != want, name
+        path.write_text("# a comment\n" + text if "cmake" in name.lower() else "/* one */" + text)
+        assert digest() == want, name
+        path.write_text(text)
