@@ -225,6 +225,8 @@ def test_seeds(corun):
     assert texts[0] == texts[1] and len(set(texts)) == 101
     body = corun.bodies([completion("a", ["x"] * 20, max_tokens=20)])[0]
     assert len({c["text"] for c in body["choices"]}) == 20
+    body = corun.bodies([completion("a", ["x"] * 5, n=4, max_tokens=20)])[0]
+    assert len({c["seed"] for c in body["choices"]}) == len({c["text"] for c in body["choices"]}) == 20
 
 
 # ---- bad lines -----------------------------------------------------------------------------------

@@ -428,6 +428,14 @@ static void test_seed(void **state)
     assert_int_equal(j->prompt[1].seed, corun_seed_sample(j->prompt[0].seed, 1));
     assert_int_not_equal(j->prompt[0].seed, j->prompt[1].seed);
     job_free(j);
+    /* No two of all choices have one seed. */
+    j = open_body(false, "\"prompt\":[\"a\",\"a\",\"a\"],\"n\":3", &m);
+    uint64_t seen[9];
+    for (int32_t i = 0; i < 9; i++) {
+        seen[i] = corun_seed_sample(j->prompt[i / 3].seed, i % 3);
+        for (int32_t k = 0; k < i; k++) assert_int_not_equal(seen[k], seen[i]);
+    }
+    job_free(j);
 }
 
 int main(void)

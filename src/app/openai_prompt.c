@@ -349,7 +349,9 @@ corun_status openai_prompts(openai_ask *a, const char **param)
     for (size_t i = 0; i < j->n_prompt; i++) {
         truncate_prompt(a, &j->prompt[i]);
         TRY(fit(a, &j->prompt[i]));
-        j->prompt[i].seed = j->seeded ? j->s.seed : corun_seed_sample(j->id.lo >> 11, (int32_t)i);
+        /* Those of sample 0, n, 2 n, ...: no two choices of a request have one seed. */
+        int32_t sample = (int32_t)i * j->s.n;
+        j->prompt[i].seed = j->seeded ? j->s.seed : corun_seed_sample(j->id.lo >> 11, sample);
     }
     if (j->n_prompt * (size_t)j->s.n > OPENAI_MAX_PROMPT)
         FAIL(CORUN_EINVAL, "prompt: %zu prompts with n %d make more than %d choices", j->n_prompt,
