@@ -240,6 +240,7 @@ static __device__ void choose_rank(filter_mem *m, int level)
         const uint32_t hit = __ballot_sync(FULL, upto >= left);
         if (hit) {
             const int win = __ffs((int)hit) - 1;
+            __syncwarp(); /* all lanes have read m->left */
             if (lane == win) {
                 m->left = left - (upto - n);
                 m->prefix |= (uint32_t)(top - lane) << radix_shift(level);
@@ -276,6 +277,7 @@ static __device__ void choose_mass(filter_mem *m, int level, double limit)
         if (no) break;
         above += __shfl_sync(FULL, upto, 31);
     }
+    __syncwarp(); /* all lanes have read m->sum */
     if (lane == 0) {
         m->sum = best_above;
         m->prefix |= (uint32_t)best << radix_shift(level);
@@ -493,6 +495,7 @@ static __device__ void fold(const draw_args &a, int32_t i, end_mem *m)
     const float *bs = a.block_s + (int64_t)i * a.n_block;
     float s = 0.0f; /* of thread 0 */
     if (threadIdx.x == 0) m->before[0] = packed_key(y[0]);
+    __syncthreads();
     for (int32_t first = 0; first < a.n_block; first += TILE) {
         const int32_t n = min(TILE, a.n_block - first);
         if (threadIdx.x < 32) running_max(y, first, n, m);
