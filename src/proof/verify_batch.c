@@ -62,7 +62,7 @@ corun_status vf_lengths(vf *v, vf_cell *c)
 {
     int32_t p = v->eo.page_tokens;
     const int32_t all[] = {1, p - 1, p, p + 1, 127, 129, 511, 513, 2048, 4097};
-    const int32_t quick[] = {1, p, p + 1, 511};
+    const int32_t quick[] = {1, p + 1, 511};
     bool few = v->few;
     size_t n = few ? sizeof quick / sizeof *quick : sizeof all / sizeof *all, beside = 0;
     int32_t cut = few ? 16 : 100;
@@ -129,7 +129,7 @@ corun_status vf_extremes(vf *v, vf_cell *c)
 /* E: every concurrency, arrivals shuffled, requests join and leave. */
 corun_status vf_concurrency(vf *v, vf_cell *c)
 {
-    int32_t cut = v->few ? 12 : 64;
+    int32_t cut = v->few ? 8 : 64;
     corun_stats s = {0};
     uint64_t seen[8] = {0};
     size_t top = (size_t)v->eo.n_slot, first = v->few ? 2 : 1;

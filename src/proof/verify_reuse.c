@@ -161,7 +161,7 @@ corun_status vf_scores(vf *v, vf_cell *c)
     for (size_t k = 0; k < n_size && st == CORUN_OK; k++) {
         vf_job *to = k ? q : base;
         for (size_t i = 0; i < n && st == CORUN_OK; i++) {
-            size_t len = 8 + i * 7 % (v->few ? 30 : 45);
+            size_t len = 8 + i * 7 % (v->few ? 17 : 45);
             int32_t *t;
             if ((st = vf_words(v, 8000 + i, len, &t)) != CORUN_OK) break;
             to[i].r = vf_request(v, t, len, 0, 1);

@@ -150,7 +150,7 @@ corun_status vf_alone(vf *v, vf_job *q)
 static corun_status make_filler(vf *v, size_t i, corun_request *out)
 {
     static const int32_t half_pages[5] = {0, 3, 9, 12, 5};
-    size_t n = 1 + vf_rand(v, v->few ? 60 : 200);
+    size_t n = 1 + vf_rand(v, v->few ? 40 : 200);
     int32_t new = 8 + (int32_t)vf_rand(v, v->few ? 9 : 57);
     if (i <= 4) {
         n = (size_t)v->eo.page_tokens - 2 + i;
