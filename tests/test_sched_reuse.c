@@ -160,6 +160,45 @@ static void test_failed_is_not_reused(void **state)
     }
 }
 
+/* One request alone that draws 100, 101, ...; the last of n_draw draws fails. Returns where its
+ * first row began. */
+static int32_t draw_alone(sched *s, const sched_request *r, int32_t n_draw, bool fails)
+{
+    int32_t seq, first = -1, n = 0;
+    assert_int_equal(sched_add(s, r, &seq), CORUN_OK);
+    for (;;) {
+        sched_plan p;
+        assert_int_equal(sched_next(s, &p), CORUN_OK);
+        if (!p.step.n_row) return first;
+        if (first < 0) first = p.step.row[0].pos;
+        n += p.step.n_lane;
+        sched_result d = {.seq = seq,
+                          .token = 99 + n,
+                          .ended = n == n_draw && p.step.n_lane,
+                          .failed = n == n_draw && fails};
+        assert_int_equal(sched_note(s, p.step.id, &d, p.step.n_lane), CORUN_OK);
+    }
+}
+
+/* A prompt shorter than a page: what a sample wrote itself is found from the root. */
+static void test_failed_samples_are_not_reused(void **state)
+{
+    (void)state;
+    int32_t tokens[40];
+    for (int32_t i = 0; i < 40; i++) tokens[i] = i < 5 ? 7 : 100 + i - 5;
+    for (int fails = 0; fails < 2; fails++) {
+        sched_opts o = free_opts();
+        sched *s;
+        assert_int_equal(sched_open(&s, &o), CORUN_OK);
+        sched_request r = {.id = 1, .tokens = tokens, .n_token = 5, .max_new = 60, .n_sample = 1};
+        assert_int_equal(draw_alone(s, &r, 35, fails), 0);
+        r = (sched_request){.id = 2, .tokens = tokens, .n_token = 40, .max_new = 2, .n_sample = 1};
+        assert_int_equal(draw_alone(s, &r, 1, false), fails ? 0 : 32);
+        assert_int_equal(sched_check(s), CORUN_OK);
+        sched_close(s);
+    }
+}
+
 /* A pool full of entries gives them out oldest first, the end of a sequence before its begin. */
 static void test_oldest_entry_goes(void **state)
 {
@@ -320,11 +359,17 @@ static void test_pieces_are_its_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prefix_hits),        cmocka_unit_test(test_piece_hits),
-        cmocka_unit_test(test_no_hit_before_note), cmocka_unit_test(test_failed_is_not_reused),
-        cmocka_unit_test(test_oldest_entry_goes),  cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_recompute_samples),  cmocka_unit_test(test_recompute_scored),
-        cmocka_unit_test(test_recompute_cancel),   cmocka_unit_test(test_pieces_are_its_own),
+        cmocka_unit_test(test_prefix_hits),
+        cmocka_unit_test(test_piece_hits),
+        cmocka_unit_test(test_no_hit_before_note),
+        cmocka_unit_test(test_failed_is_not_reused),
+        cmocka_unit_test(test_failed_samples_are_not_reused),
+        cmocka_unit_test(test_oldest_entry_goes),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_recompute_samples),
+        cmocka_unit_test(test_recompute_scored),
+        cmocka_unit_test(test_recompute_cancel),
+        cmocka_unit_test(test_pieces_are_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
