@@ -225,6 +225,8 @@ class Model:
         tokens added, a chat by its template, ids as they are."""
         if isinstance(prompt, str):
             return self.encode(prompt, add_special=True)
+        if isinstance(prompt, Mapping):
+            raise TypeError("a prompt is a text, token ids or a list of messages, not one message")
         if not isinstance(prompt, np.ndarray):
             prompt = list(prompt)
             if prompt and isinstance(prompt[0], Mapping):
