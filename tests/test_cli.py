@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import random
+import re
 import shutil
 import signal
 import time
@@ -129,6 +130,7 @@ def test_info(corun):
     assert info["family"] == "fake" and info["n_vocab"] >= 260
     body = corun.bodies([completion("a", "x", max_tokens=1)])[0]
     assert body["system_fingerprint"] == info["identity_digest"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", info["identity"]["unicode"])  # decides `upper` in a template
     assert b"fake" in corun("info", "fake:phase").stdout
 
 

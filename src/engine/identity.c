@@ -1,14 +1,16 @@
 /* identity.c - the numeric identity: one digest over all that can move a bit of a result.
  *
- * On the CPU the class is portable, so instruction set, compiler, library versions and the number
- * of threads are no part of it: the golden digest of the kernels stands for them. A device backend
- * names its machine, its libraries and its kernels instead. What only moves
- * time (pool and swap size, arrival) is no part either. Invariant: the digest is that of the JSON
+ * On the CPU the class is portable, so instruction set, compiler and the number of threads are no
+ * part of it: the golden digest of the kernels stands for them. A device backend names its machine,
+ * its libraries and its kernels instead. Of the other libraries only the Unicode version moves
+ * something: what a chat template makes of a letter's case. What only moves time (pool and swap
+ * size, arrival) is no part either. Invariant: the digest is that of the JSON
  * text, whose fields stand in one order. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/engine.h"
+#include "text/unicode.h"
 
 #define NUMERICS_VERSION 1
 
@@ -126,6 +128,7 @@ corun_status identity_make(corun_engine *e)
     snprintf(date, sizeof date, "%04d-%02d-%02d", m->prompt.chat.year, m->prompt.chat.month,
              m->prompt.chat.day);
     put_str(&w, "template_date", date);
+    put_str(&w, "unicode", unicode_library());
     put_config(&w, &m->net->cfg);
     put_sampling(&w, &m->net->cfg);
     put_policy(&w, e);

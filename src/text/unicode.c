@@ -15,6 +15,8 @@ const unicode_range unicode_word_more[] = {
     {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
 const size_t unicode_word_more_n = sizeof unicode_word_more / sizeof *unicode_word_more;
 
+const char *unicode_library(void) { return utf8proc_unicode_version(); }
+
 int unicode_gc(uint32_t c)
 {
     size_t lo = 0, hi = unicode_gc_runs_n;

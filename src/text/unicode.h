@@ -37,6 +37,9 @@ extern const size_t unicode_space_n;
 extern const unicode_range unicode_word_more[];
 extern const size_t unicode_word_more_n;
 
+/* The Unicode version of the library whose data the case functions and repr of templates use. */
+const char *unicode_library(void);
+
 int unicode_gc(uint32_t c); /* index into unicode_gc_names */
 bool unicode_in(const unicode_range *r, size_t n, uint32_t c);
 bool unicode_is_space(uint32_t c);
