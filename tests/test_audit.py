@@ -126,15 +126,16 @@ def test_bad_use(corun, cache, args):
 
 
 def test_sources_hold_the_flags(tmp_path):
-    """Kept results are those of one build: other sources, tools or compiler flags, another digest."""
+    """Kept results are those of one build: other sources, tools or flags give another digest."""
     tree = tmp_path / "tree"
     for name in ("src/ops", "src/base", "src/step", "src/model", "cmake"):
         shutil.copytree(ROOT / name, tree / name)
     shutil.copy(ROOT / "CMakeLists.txt", tree)
 
     def digest(tools="cc"):
-        subprocess.run(["cmake", f"-DOUT={tmp_path}/sources.h", f"-DSRC={tree}", f"-DTOOLS={tools}", "-P",
-                        str(tree / "cmake" / "write_sources.cmake")], check=True)
+        subprocess.run(["cmake", f"-DOUT={tmp_path}/sources.h", f"-DSRC={tree}",
+                        f"-DTOOLS={tools}", "-P", str(tree / "cmake" / "write_sources.cmake")],
+                       check=True)
         return (tmp_path / "sources.h").read_text()
 
     want = digest()

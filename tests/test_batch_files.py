@@ -141,7 +141,8 @@ def test_merge_of_two_identities(shards):
 
 def test_merge_of_error_rows_alone(corun):
     """A shard that answered nothing names what it ran with, too."""
-    corun.write("in.jsonl", [completion("a", "x", max_tokens=2), completion("b", "y" * 90, max_tokens=2)])
+    corun.write("in.jsonl", [completion("a", "x", max_tokens=2),
+                             completion("b", "y" * 90, max_tokens=2)])
     whole = b"".join(corun.batch(None))
     for i, options in enumerate(((), ("--ctx", "50"))):
         rows = corun.batch(None, "--shard", f"{i}/2", *options)

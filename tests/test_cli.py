@@ -209,6 +209,20 @@ def test_weak_kernels(corun):
     assert a != b
 
 
+def test_pages_of_part_of_a_piece(corun):
+    """A prompt that ends inside a piece wrote that piece's first pages in a shorter row: under
+    invariant they are not reused, not even with pages behind them that another prompt wrote."""
+    tokens = [i * i % 251 for i in range(4200)]
+    lines = [completion(f"p{n}", tokens[:n], max_tokens=3, logprobs=1)
+             for n in (3100, 4097, 4130)]
+    options = ("--policy", "invariant", "--page", "16", "--slots", "1", "--arrival", "1",
+               "--ctx", "4200")
+    rows = corun.batch(lines, *options, "--metrics", "m.json", model="fake:batch")
+    assert json.loads((corun.folder / "m.json").read_text())["prefix_tokens"] == 2048 + 4096
+    for i in range(3):
+        assert corun.batch(lines[i:i + 1], *options, model="fake:batch") == rows[i:i + 1]
+
+
 def test_samples(corun):
     """n samples are distinct; each is the single request with its seed (recipe J)."""
     body = corun.bodies([completion("a", "abc", n=8, max_tokens=20, seed=7)])[0]
