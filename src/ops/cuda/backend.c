@@ -13,7 +13,6 @@
 #include "cuda_numeric.h"
 
 #define MAX_PRODUCT_ROWS 8192 /* of one matrix product */
-#define MAX_PINNED_SWAP  ((size_t)4 << 30)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
@@ -43,16 +42,6 @@ static uint64_t cuda_weight_bytes(const ops *o) { return ((const cuda *)o)->weig
 
 /* ---- configuration ------------------------------------------------------------------------- */
 
-static void free_swap(cuda *c)
-{
-    if (c->swap_pinned)
-        gpu_free_host(c->swap);
-    else
-        mem_free(c->swap);
-    c->swap = NULL;
-    c->swap_pinned = false;
-}
-
 static void unconfigure(cuda *c)
 {
     c->configured = false;
@@ -62,7 +51,8 @@ static void unconfigure(cuda *c)
     gpu_attn_close(c->attn);
     gpu_free(c->logits);
     gpu_free(c->kv.base);
-    free_swap(c);
+    mem_free(c->swap);
+    c->swap = NULL;
     c->draws = NULL;
     c->attn = NULL;
     c->logits = NULL;
@@ -70,18 +60,13 @@ static void unconfigure(cuda *c)
     c->base.n_tok = c->base.n_want = 0;
 }
 
-/* Pinned where it is small; a large area is touched only where it is used. */
+/* Not pinned: that takes a second for some GiB at each open, and most runs never swap. */
 static corun_status open_swap(cuda *c, int32_t n_swap)
 {
     size_t bytes;
     if (n_swap == 0) return CORUN_OK;
     if (!mem_mul((size_t)n_swap, c->page_bytes, &bytes))
         FAIL(CORUN_ENOMEM, "swap pages: size overflows");
-    if (bytes <= MAX_PINNED_SWAP) {
-        TRY(gpu_alloc_host((void **)&c->swap, bytes, "swap pages"));
-        c->swap_pinned = true;
-        return CORUN_OK;
-    }
     c->swap = mem_large(bytes, "swap pages");
     return c->swap ? CORUN_OK : CORUN_ENOMEM;
 }

@@ -43,8 +43,7 @@ typedef struct cuda {
     float *logits;                  /* [logit_rows][stride] */
     int64_t stride;
     gpu_sampler *draws;
-    char *swap;       /* [n_swap][page_bytes] in host memory */
-    bool swap_pinned; /* small enough to be pinned */
+    char *swap; /* [n_swap][page_bytes] in host memory */
     int32_t *dev_step, *host_step;
     void *step_sent; /* cudaEvent_t: the copies from host_step have run */
     void *piece[2];  /* pinned, for weights on their way */
