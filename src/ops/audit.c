@@ -2,18 +2,11 @@
  * Invariant: contents depend on their number alone, so the digests of two machines compare. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "ops/audit_impl.h"
 #include "ops/rows.h"
-
-double audit_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 uint64_t audit_mix(uint64_t x)
 {
@@ -283,7 +276,7 @@ void audit_end(audit *a, double begin)
     for (int i = 0; i < 2; i++) {
         if (!a->cur[i]) continue;
         if (a->apart[0][0] && !blamed) lower(a->cur[i], OPS_LEVEL_BATCH, a->apart[0], a->apart[1]);
-        a->cur[i]->seconds = audit_now() - begin;
+        a->cur[i]->seconds = clock_seconds() - begin;
         a->cur[i]->bits = digest_value(a->bits);
         a->cur[i] = NULL;
     }
@@ -418,7 +411,7 @@ corun_status audit_use_set(audit *a, ops_set set)
 
 corun_status audit_run(const ops *like, const audit_spec *s, audit_report *out)
 {
-    double begin = audit_now();
+    double begin = clock_seconds();
     memset(out, 0, sizeof *out);
     if (s->width < 1 || s->n_ctx < 1)
         FAIL(CORUN_EINVAL, "audit: width %d, context %d", s->width, s->n_ctx);
@@ -431,7 +424,7 @@ corun_status audit_run(const ops *like, const audit_spec *s, audit_report *out)
     TRY_OR_DONE(audit_rows(a));
     TRY_OR_DONE(audit_attention(a));
     TRY_OR_DONE(audit_sampling(a));
-    out->seconds = audit_now() - begin;
+    out->seconds = clock_seconds() - begin;
 done:
     close_audit(a);
     mem_free(a);

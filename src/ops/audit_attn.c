@@ -2,6 +2,7 @@
  * Invariant: every cache is written by the same calls, so a difference of attention is its own. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "ops/audit_impl.h"
 
@@ -195,7 +196,7 @@ static corun_status try_writing(attn *t)
 {
     audit *a = t->a;
     int32_t w = a->spec->width;
-    double begin = audit_now();
+    double begin = clock_seconds();
     TRY(audit_begin(a, 0, OPS_OP_QKV_POST, a->spec->qk_norm ? "with q and k norm" : ""));
     order_pages(a, false);
     t->fill = 0;
@@ -390,7 +391,7 @@ static corun_status prefill_scenes(attn *t, bool all)
 static corun_status try_reading(attn *t)
 {
     audit *a = t->a;
-    double begin = audit_now();
+    double begin = clock_seconds();
     TRY(audit_begin(a, 0, OPS_OP_ATTN_DECODE, ""));
     TRY(audit_begin(a, 1, OPS_OP_ATTN_PREFILL, ""));
     TRY(write_caches(t, false, 0));

@@ -89,7 +89,6 @@ corun_status audit_note(audit *a, int which, int32_t i, uint32_t part, const voi
 corun_status audit_note_key(audit *a, int which, uint64_t key, uint64_t own, uint64_t shape,
                             const char *name, const void *data, size_t bytes);
 void audit_end(audit *a, double begin);
-double audit_now(void);
 
 /* ---- the families of ops: each tries its ops with the set of a ---- */
 

@@ -2,6 +2,7 @@
  * Invariant: a lane's logits, parameters and position depend on its content alone. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "ops/audit_impl.h"
 
@@ -165,7 +166,7 @@ static void wanted(audit *a, int32_t n)
 static corun_status try_set(audit *a, kept *h)
 {
     static const int32_t other[] = {AUDIT_OTHER, AUDIT_NAN, AUDIT_HUGE};
-    double begin = audit_now();
+    double begin = clock_seconds();
     int32_t w = a->spec->width, rows = a->conf.logit_rows;
     TRY(audit_begin(a, 0, OPS_OP_SAMPLE, "draw"));
     TRY(audit_begin(a, 1, OPS_OP_SAMPLE, "score"));

@@ -1,10 +1,12 @@
-/* device.cuh - what the row kernels share: bf16 in and out, 2^x of the device, reductions.
+/* device.cuh - what the row kernels share: bf16 in and out.
  * Invariant: every rounding is written: nothing here may be contracted or reordered. */
 #ifndef OPS_CUDA_DEVICE_CUH
 #define OPS_CUDA_DEVICE_CUH
 
 #include <cuda_bf16.h>
 #include <stdint.h>
+
+#include "ops/cuda/ptx.cuh"
 
 #define LOG2_E 0x1.715476p+0f
 
@@ -20,12 +22,5 @@ static __device__ __forceinline__ uint16_t dev_round(float f)
 }
 
 static __device__ __forceinline__ float dev_rounded(float f) { return dev_wide(dev_round(f)); }
-
-static __device__ __forceinline__ float dev_ex2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 #endif

@@ -267,14 +267,14 @@ corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, co
 
 static __device__ __forceinline__ float silu(float g)
 {
-    const float e = dev_ex2(__fmul_rn(-g, LOG2_E));
+    const float e = ex2(__fmul_rn(-g, LOG2_E));
     return dev_rounded(__fdiv_rn(g, __fadd_rn(1.0f, e)));
 }
 
 static __global__ void k_ex2(int64_t n, const float *x, float *out)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = dev_ex2(x[i]);
+    if (i < n) out[i] = ex2(x[i]);
 }
 
 corun_status gpu_ex2(const gpu *g, int64_t n, const float *x, float *out)
