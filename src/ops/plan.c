@@ -228,7 +228,7 @@ static corun_status read_plan(const reader *r, plan_table *t)
     return CORUN_OK;
 }
 
-/* The name is the rest of the line: it may hold spaces. */
+/* The name is the rest of the line: it may hold spaces, one between two words. */
 static corun_status read_device(const reader *r, plan_table *t)
 {
     int64_t sm;
@@ -238,6 +238,10 @@ static corun_status read_device(const reader *r, plan_table *t)
     t->sm_count = (int32_t)sm;
     t->device[0] = '\0';
     for (int i = 3; i < r->n_word; i++) {
+        for (const char *c = r->word[i]; *c; c++)
+            if (*c < '!' || *c > '~')
+                FAIL(CORUN_EFORMAT, "%s: line %d: a device name of other than plain ASCII", r->what,
+                     r->line);
         size_t n = strlen(t->device);
         int more =
             snprintf(t->device + n, sizeof t->device - n, "%s%s", i > 3 ? " " : "", r->word[i]);

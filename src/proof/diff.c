@@ -110,9 +110,10 @@ static bool differ(const json_t *a, const json_t *b, const step *way, bool fp32,
         }
         return false;
     }
-    bool same = a && b &&
-                (json_is_number(a) && json_is_number(b) ? numbers_equal(a, b, fp32)
-                                                        : json_equal(a, b) == 1);
+    bool same = a == b || /* both absent, too */
+                (a && b &&
+                 (json_is_number(a) && json_is_number(b) ? numbers_equal(a, b, fp32)
+                                                         : json_equal(a, b) == 1));
     if (same) return false;
     put_path(way, p->path, sizeof p->path);
     put_values(p, a, b);
@@ -238,7 +239,7 @@ static const json_t *id_at(const series *s, size_t i)
 static bool tokens_equal(const series *a, const series *b, size_t i)
 {
     const json_t *x = token_at(a, i), *y = token_at(b, i);
-    if (!x || !y || !json_equal(x, y)) return false;
+    if (x != y && (!x || !y || !json_equal(x, y))) return false;
     x = json_object_get(json_array_get(a->content, i), "bytes");
     y = json_object_get(json_array_get(b->content, i), "bytes");
     return is_nothing(x) || is_nothing(y) || json_equal(x, y);
