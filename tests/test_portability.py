@@ -9,6 +9,8 @@ import pytest
 
 from conftest import ROOT, completion
 
+# What an engine measures when it opens grows with these; under qemu that would be minutes.
+SMALL = ["--slots", "2", "--ctx", "128"]
 MODELS = sorted(p.name for p in (ROOT / "tests" / "data" / "golden").iterdir() if p.is_dir())
 
 
@@ -25,7 +27,7 @@ def run(corun, name, program, *options):
     """The rows of one run. The fingerprint is part of them: the identity must be equal too."""
     corun.write("in.jsonl", lines())
     r = subprocess.run([*program, "batch", "-m", ROOT / "tests" / "data" / "golden" / name, "-i",
-                        "in.jsonl", "-o", "out.jsonl", "-q", "--strict", *options],
+                        "in.jsonl", "-o", "out.jsonl", "-q", "--strict", *SMALL, *options],
                        cwd=corun.folder, capture_output=True, timeout=600)
     assert r.returncode == 0, r.stderr.decode()
     return (corun.folder / "out.jsonl").read_bytes()
