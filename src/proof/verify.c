@@ -159,7 +159,7 @@ static corun_status run_recipes(table *t, column *k, vf *v)
     k->n_tokens = v->n_tokens;
     fprintf(out, "  %zu requests alone: %lld tokens, %d of them distinct, %.1f s\n", v->n_set,
             (long long)v->n_tokens, v->n_distinct, clock_seconds() - t0);
-    if (v->n_distinct < MIN_DISTINCT && !k->lower) {
+    if (v->n_distinct < MIN_DISTINCT && v->p->lower && !k->lower) {
         fprintf(out, "    IDLE: fewer than %d distinct tokens prove nothing\n", MIN_DISTINCT);
         t->n_broken++;
     }
