@@ -127,7 +127,10 @@ static void test_order(void **state)
     journal_shape s;
     const uint64_t order[] = {0, 1}, late[] = {JOURNAL_WINDOW, 0};
     make(&m, order, 2);
-    buf_put(&m.file, m.file.data + m.end[0], m.end[1] - m.end[0]);
+    char *again = mem_dup(m.file.data + m.end[0], m.end[1] - m.end[0], "record");
+    assert_non_null(again);
+    buf_put(&m.file, again, m.end[1] - m.end[0]);
+    mem_free(again);
     assert_int_equal(journal_parse(m.file.data, m.file.len, &s), CORUN_EFORMAT);
     assert_non_null(strstr(err_text(), "cannot be here"));
     buf_free(&m.file);
