@@ -563,4 +563,25 @@ static inline void sim_run_all(sim *m)
     sim_check_done(m);
 }
 
+/* A small corun schedule, the base of directed streams. */
+static inline sched_opts sim_opts(void)
+{
+    return (sched_opts){.planner = SCHED_PLAN_CORUN,
+                        .n_slot = 4,
+                        .n_ctx = 256,
+                        .page_tokens = SIM_PT,
+                        .n_page = 65,
+                        .n_swap = 64,
+                        .chunk = 32,
+                        .max_request = 16,
+                        .lag = 0};
+}
+
+static inline sched_stats sim_stats(const sim *m)
+{
+    sched_stats t;
+    sched_stats_get(m->s, &t);
+    return t;
+}
+
 #endif

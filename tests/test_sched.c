@@ -3,27 +3,7 @@
 
 #include "sched/pages.h"
 
-static sched_opts base_opts(void)
-{
-    return (sched_opts){.planner = SCHED_PLAN_CORUN,
-                        .n_slot = 4,
-                        .n_ctx = 256,
-                        .page_tokens = SIM_PT,
-                        .n_page = 65,
-                        .n_swap = 64,
-                        .chunk = 32,
-                        .max_request = 16,
-                        .lag = 0};
-}
-
 static sim m; /* large: not on the stack */
-
-static sched_stats stats(void)
-{
-    sched_stats t;
-    sched_stats_get(m.s, &t);
-    return t;
-}
 
 /* ---- pages ---------------------------------------------------------------------------------- */
 
@@ -77,7 +57,7 @@ static void bad_opts(sched_opts o, const char *word)
 
 #define BAD(field, value)                                                                          \
     do {                                                                                           \
-        sched_opts bad_ = base_opts();                                                             \
+        sched_opts bad_ = sim_opts();                                                              \
         bad_.field = value;                                                                        \
         bad_opts(bad_, #field);                                                                    \
     } while (0)
@@ -102,7 +82,7 @@ static void test_bad_opts(void **state)
     BAD(reuse, SCHED_REUSE_PAGES);
     BAD(recompute, true);
     BAD(key_bits, 63);
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.planner = SCHED_PLAN_DYNAMIC;
     o.cut = 24;
     bad_opts(o, "cut");
@@ -138,7 +118,7 @@ static void refused(uint64_t id, int32_t n_token, int32_t max_new, int32_t n_sam
 static void test_refusals(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.n_page = 5;
     o.max_request = 2;
     sim_open(&m, &o, 1);
@@ -161,14 +141,14 @@ static void test_refusals(void **state)
     sim_run_all(&m);
     sim_must_add(&m, 1, 48, 17, 1);
     sim_run_all(&m);
-    assert_int_equal(stats().page_peak, 4);
+    assert_int_equal(sim_stats(&m).page_peak, 4);
     sim_close(&m);
 }
 
 static void test_out_of_memory(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     sched *s;
     uint64_t n = mem_count();
     assert_int_equal(sched_open(&s, &o), CORUN_OK);
@@ -206,7 +186,7 @@ static void one_request(sched_opts o, int32_t n_token, int32_t max_new, int32_t 
     if (o.planner == SCHED_PLAN_CORUN)
         assert_int_equal(r->n_chunk, (n_token + o.chunk - 1) / o.chunk);
     int32_t n_copy = n_token % SIM_PT && max_new > 1 ? n - 1 : 0;
-    assert_int_equal(stats().n_copy, n_copy);
+    assert_int_equal(sim_stats(&m).n_copy, n_copy);
     assert_int_equal(m.n_after_end, 0); /* ends by max_new are known ahead */
     sim_close(&m);
 }
@@ -218,7 +198,7 @@ static void test_edges(void **state)
     static const int32_t new[] = {0, 1, 2, 15, 16, 17, 33};
     static const int32_t sample[] = {1, 2, 5, 13};
     for (int v = 0; v < 4; v++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.planner = v & 1 ? SCHED_PLAN_DYNAMIC : SCHED_PLAN_CORUN;
         o.lag = v >> 1;
         for (size_t i = 0; i < sizeof len / sizeof *len; i++)
@@ -247,7 +227,7 @@ static void test_exact_pool(void **state)
             for (int32_t max_new = 1; max_new < 40; max_new += 6)
                 for (int32_t n = 1; n <= 4; n++)
                     for (int32_t k = 1; k <= n; k++) {
-                        sched_opts o = base_opts();
+                        sched_opts o = sim_opts();
                         o.planner = v & 1 ? SCHED_PLAN_DYNAMIC : SCHED_PLAN_CORUN;
                         o.lag = v >> 1;
                         o.n_swap = 0;
@@ -256,10 +236,10 @@ static void test_exact_pool(void **state)
                         sim_open(&m, &o, 4);
                         sim_must_add(&m, 1, len[i], max_new, n);
                         sim_run_all(&m);
-                        assert_true(stats().page_peak <= need);
+                        assert_true(sim_stats(&m).page_peak <= need);
                         if (max_new > 1 && pages_of(len[i], max_new, n, k + 1) > need)
                             assert_true(m.max_run <= k);
-                        if (k == n) assert_int_equal(stats().page_peak, need);
+                        if (k == n) assert_int_equal(sim_stats(&m).page_peak, need);
                         assert_int_equal(m.n_out, 0);
                         sim_close(&m);
                         if (k > 1 || need < 2) continue;
@@ -275,15 +255,15 @@ static void test_exact_pool(void **state)
 static void test_k_max(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.n_page = 9; /* 1 full + 2 x 3 + the partial one of those that wait */
     o.n_swap = 0;
     sim_open(&m, &o, 5);
     sim_must_add(&m, 1, 20, 30, 4);
     sim_run_all(&m);
     assert_int_equal(m.max_run, 2);
-    assert_int_equal(stats().n_copy, 3);
-    assert_int_equal(stats().page_peak, 8);
+    assert_int_equal(sim_stats(&m).n_copy, 3);
+    assert_int_equal(sim_stats(&m).page_peak, 8);
     sim_close(&m);
 }
 
@@ -293,7 +273,7 @@ static void test_swap_bounds_admission(void **state)
 {
     (void)state;
     for (int32_t n_swap = 0; n_swap <= 12; n_swap++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.n_swap = n_swap;
         sim_open(&m, &o, 6);
         for (uint64_t i = 1; i <= 6; i++) sim_must_add(&m, i, 17, 48, 1); /* 4 pages at the end */
@@ -307,7 +287,7 @@ static void test_swap_bounds_admission(void **state)
 static void test_larger_than_swap(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.n_swap = 3;
     sim_open(&m, &o, 6);
     sim_must_add(&m, 1, 10, 4, 1);
@@ -326,7 +306,7 @@ static void test_order_is_kept(void **state)
 {
     (void)state;
     for (int v = 0; v < 2; v++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.planner = v ? SCHED_PLAN_DYNAMIC : SCHED_PLAN_CORUN;
         o.n_page = 11;
         o.n_swap = 40;
@@ -345,7 +325,7 @@ static void test_order_is_kept(void **state)
  * time the pair grows and comes back each time it ends. */
 static void open_preempted(int v)
 {
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.planner = v & 1 ? SCHED_PLAN_DYNAMIC : SCHED_PLAN_CORUN;
     o.lag = v >> 1;
     o.n_slot = 3;
@@ -361,13 +341,13 @@ static void test_preempted_often(void **state)
     (void)state;
     for (int v = 0; v < 4; v++) {
         open_preempted(v);
-        assert_int_equal(stats().n_swap_out, 0);
+        assert_int_equal(sim_stats(&m).n_swap_out, 0);
         sim_run_all(&m);
         assert_int_equal(m.max_run, 3);
         assert_int_equal(m.req[0].n_out, 0);
         assert_true(m.req[1].n_out >= 3);
-        assert_int_equal(stats().n_swap_out, m.req[1].n_out);
-        assert_int_equal(stats().n_swap_in, m.req[1].n_out);
+        assert_int_equal(sim_stats(&m).n_swap_out, m.req[1].n_out);
+        assert_int_equal(sim_stats(&m).n_swap_in, m.req[1].n_out);
         sim_close(&m);
     }
 }
@@ -377,7 +357,7 @@ static void test_shared_pages_move_once(void **state)
 {
     (void)state;
     for (int lag = 0; lag < 2; lag++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.lag = lag;
         o.n_slot = 8;
         o.n_page = 17;
@@ -403,7 +383,7 @@ static void test_move_order(void **state)
 {
     (void)state;
     for (int v = 0; v < 4; v++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.planner = v & 1 ? SCHED_PLAN_DYNAMIC : SCHED_PLAN_CORUN;
         o.lag = v >> 1;
         o.n_page = 14;
@@ -413,8 +393,8 @@ static void test_move_order(void **state)
         bool in[4] = {true, true, true, true};
         bool seen_two_out = false;
         while (sim_plan(&m) || m.n_flight) {
-            int32_t n_out = stats().n_out, n_adm = n_out + stats().n_running;
-            int32_t first = 4 - (n_adm + stats().n_waiting); /* finished */
+            int32_t n_out = sim_stats(&m).n_out, n_adm = n_out + sim_stats(&m).n_running;
+            int32_t first = 4 - (n_adm + sim_stats(&m).n_waiting); /* finished */
             for (int32_t i = 0; i < m.last.step.n_row; i++) {
                 int32_t seq = m.last.step.row[i].seq;
                 if (seq < 0) continue;
@@ -438,7 +418,7 @@ static void test_prompt_moves_out(void **state)
 {
     (void)state;
     for (int v = 0; v < 4; v++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.planner = v & 1 ? SCHED_PLAN_DYNAMIC : SCHED_PLAN_CORUN;
         o.lag = v >> 1;
         o.chunk = 3;
@@ -452,7 +432,7 @@ static void test_prompt_moves_out(void **state)
             for (int32_t i = 0; i < start; i++) sim_turn(&m);
             sim_must_add(&m, 2, 100, 8, 1);
             while (sim_turn(&m)) {
-                if (stats().n_out && m.req[1].pos > 0 && m.req[1].pos < 100) seen = true;
+                if (sim_stats(&m).n_out && m.req[1].pos > 0 && m.req[1].pos < 100) seen = true;
             }
             sim_check_done(&m);
             sim_close(&m);
@@ -491,16 +471,16 @@ static void test_cancel(void **state)
 static void test_cancel_in_flight(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     sim_open(&m, &o, 11);
     sim_must_add(&m, 1, 40, 5, 2);
     assert_true(sim_plan(&m));
     sim_cancel(&m, 0);
-    assert_int_equal(stats().page_free, o.n_page - 1 - 2);
+    assert_int_equal(sim_stats(&m).page_free, o.n_page - 1 - 2);
     assert_false(sched_idle(m.s));
     sim_must_add(&m, 1, 8, 5, 1);
     sim_note(&m);
-    assert_int_equal(stats().page_free, o.n_page - 1);
+    assert_int_equal(sim_stats(&m).page_free, o.n_page - 1);
     sim_run_all(&m);
     sim_close(&m);
 }
@@ -510,7 +490,7 @@ static void test_cancel_in_flight(void **state)
 static void test_late_row(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.lag = 1;
     o.n_slot = 1;
     sim_open(&m, &o, 12);
@@ -524,13 +504,13 @@ static void test_late_row(void **state)
     sim_note(&m);
     assert_true(sim_plan(&m)); /* 3: draw 3, before 2 is noted */
     sim_note(&m);              /* 2: it has ended */
-    assert_int_equal(stats().page_free, o.n_page - 1 - 2);
-    assert_int_equal(stats().n_seq_running, 0);
+    assert_int_equal(sim_stats(&m).page_free, o.n_page - 1 - 2);
+    assert_int_equal(sim_stats(&m).n_seq_running, 0);
     assert_false(sim_plan(&m)); /* its slot is in flight */
     assert_int_equal(m.n_flight, 1);
     sim_note(&m);
     assert_int_equal(m.n_after_end, 1);
-    assert_int_equal(stats().page_free, o.n_page - 1);
+    assert_int_equal(sim_stats(&m).page_free, o.n_page - 1);
     assert_true(sim_plan(&m));
     assert_int_equal(m.req[1].pos, 16);
     sim_run_all(&m);
@@ -542,7 +522,7 @@ static void test_nothing_to_keep(void **state)
 {
     (void)state;
     for (int v = 0; v < 2; v++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.lag = 1;
         o.eager = true;
         o.n_page = 5;
@@ -554,7 +534,7 @@ static void test_nothing_to_keep(void **state)
             sim_must_add(&m, 2, 32, 0, 1); /* scored while 1 holds 2 of 4 pages */
             sim_turn(&m);
         }
-        assert_int_equal(stats().page_free, 0);
+        assert_int_equal(sim_stats(&m).page_free, 0);
         assert_int_equal(m.n_flight, 1);
         assert_false(m.req[1].finished);
         assert_true(sim_plan(&m));
@@ -570,7 +550,7 @@ static void test_nothing_to_keep(void **state)
 static void test_note_errors(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     sim_open(&m, &o, 14);
     assert_int_equal(sched_note(m.s, 0, NULL, 0), CORUN_EINVAL);
     sim_must_add(&m, 1, 8, 5, 2);
@@ -597,7 +577,7 @@ static void test_note_errors(void **state)
 static void test_dead_rows(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     sim_open(&m, &o, 15);
     sim_must_add(&m, 1, 8, 11, 1);
     sim_run_all(&m); /* each row is checked as it runs */
@@ -619,7 +599,7 @@ static void test_chunks_alternate(void **state)
 {
     (void)state;
     char k[40];
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     sim_open(&m, &o, 16);
     sim_must_add(&m, 1, 8, 40, 1);
     kinds(k, 3);
@@ -649,7 +629,7 @@ static void test_dynamic_mixes(void **state)
 {
     (void)state;
     char k[40];
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.planner = SCHED_PLAN_DYNAMIC;
     o.chunk = 20;
     sim_open(&m, &o, 17);
@@ -666,7 +646,7 @@ static void test_dynamic_mixes(void **state)
 static void test_lanes_are_bounded(void **state)
 {
     (void)state;
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.planner = SCHED_PLAN_DYNAMIC;
     o.chunk = 200;
     o.n_slot = 8;
@@ -689,7 +669,7 @@ static void test_plan_is_its_own(void **state)
 {
     (void)state;
     for (int v = 0; v < 4; v++) {
-        sched_opts o = base_opts();
+        sched_opts o = sim_opts();
         o.planner = v & 1 ? SCHED_PLAN_DYNAMIC : SCHED_PLAN_CORUN;
         o.lag = v >> 1;
         o.n_page = 24;

@@ -2,31 +2,11 @@
  * stream. */
 #include "sched_sim.h"
 
-static sched_opts base_opts(void)
-{
-    return (sched_opts){.planner = SCHED_PLAN_CORUN,
-                        .n_slot = 4,
-                        .n_ctx = 256,
-                        .page_tokens = SIM_PT,
-                        .n_page = 65,
-                        .n_swap = 64,
-                        .chunk = 32,
-                        .max_request = 16,
-                        .lag = 0};
-}
-
 static sim m; /* large: not on the stack */
-
-static sched_stats stats(void)
-{
-    sched_stats t;
-    sched_stats_get(m.s, &t);
-    return t;
-}
 
 static sched_opts free_opts(void)
 {
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.planner = SCHED_PLAN_DYNAMIC;
     o.reuse = SCHED_REUSE_PAGES;
     o.recompute = true;
@@ -37,7 +17,7 @@ static sched_opts free_opts(void)
 
 static sched_opts invariant_opts(void)
 {
-    sched_opts o = base_opts();
+    sched_opts o = sim_opts();
     o.planner = SCHED_PLAN_DYNAMIC;
     o.cut = 32;
     o.chunk = 64;
@@ -65,7 +45,7 @@ static void test_prefix_hits(void **state)
         m.family = 1;
         m.n_shared = 200;
         assert_int_equal(spared(1, 70, false), 0);
-        assert_int_equal(stats().n_hit, 0);
+        assert_int_equal(sim_stats(&m).n_hit, 0);
         assert_int_equal(spared(2, 70, false), 64);
         assert_int_equal(spared(3, 64, false), 48); /* the last token's logits are needed */
         assert_int_equal(spared(4, 65, false), 64);
@@ -74,8 +54,8 @@ static void test_prefix_hits(void **state)
         assert_int_equal(spared(7, 70, true), 0); /* all logits are */
         assert_int_equal(spared(8, 200, false), 64);
         assert_int_equal(spared(9, 200, false), 192);
-        assert_int_equal(stats().n_hit, 6);
-        assert_int_equal(stats().n_hit_token, 64 + 48 + 64 + 16 + 64 + 192);
+        assert_int_equal(sim_stats(&m).n_hit, 6);
+        assert_int_equal(sim_stats(&m).n_hit_token, 64 + 48 + 64 + 16 + 64 + 192);
         m.n_shared = 40; /* parts ways in the third page */
         assert_int_equal(spared(10, 200, false), 32);
         m.family = 2;
@@ -124,7 +104,7 @@ static void test_no_hit_before_note(void **state)
     assert_true(sim_plan(&m));
     for (int i = 0; i < 3; i++) assert_int_equal(m.req[i].first_pos, 0);
     assert_int_equal(m.req[3].first_pos, 96);
-    assert_int_equal(stats().n_hit, 1);
+    assert_int_equal(sim_stats(&m).n_hit, 1);
     sim_note(&m);
     sim_run_all(&m);
     sim_close(&m);
@@ -211,7 +191,7 @@ static void test_oldest_entry_goes(void **state)
         m.family = f;
         assert_int_equal(spared(f, 65, false), 0);
     }
-    assert_int_equal(stats().page_free, 16);
+    assert_int_equal(sim_stats(&m).page_free, 16);
     m.family = 4;
     assert_int_equal(spared(5, 65, false), 64);
     m.family = 1; /* gave two pages */
@@ -239,12 +219,12 @@ static void test_recompute(void **state)
         sim_run_all(&m);
         assert_int_equal(m.n_out + m.n_in, 0);
         assert_int_equal(m.req[0].n_again, 0); /* the oldest makes no room */
-        assert_true(stats().n_recompute >= 3);
+        assert_true(sim_stats(&m).n_recompute >= 3);
         assert_true(m.req[1].n_again >= 3);
         if (v & 2)
-            assert_int_equal(stats().n_hit, 0);
+            assert_int_equal(sim_stats(&m).n_hit, 0);
         else
-            assert_true(stats().n_hit > 0);
+            assert_true(sim_stats(&m).n_hit > 0);
         sim_close(&m);
     }
 }
@@ -267,7 +247,7 @@ static void test_recompute_samples(void **state)
                 sim_must_add(&m, 2, len[i], 40, n);
                 sim_must_add(&m, 3, len[i], 30, 2);
                 sim_run_all(&m);
-                assert_true(stats().n_recompute > 0);
+                assert_true(sim_stats(&m).n_recompute > 0);
                 sim_close(&m);
             }
 }
