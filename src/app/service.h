@@ -1,0 +1,74 @@
+/* service.h - one engine that carries the requests of many callers.
+ *
+ * The service's thread alone touches the engine. Callers hand in prepared jobs (job.h) and are told
+ * of events and of the end on that thread. What a job's row says depends on the job only, so all
+ * that is decided here - order, room, cancels - is about time. */
+#ifndef APP_SERVICE_H
+#define APP_SERVICE_H
+
+#include "app/cmd.h"
+#include "app/job.h"
+
+typedef struct service service;
+
+/* One job on its way. The caller's; it must live until `done`. */
+typedef struct task {
+    job *j;          /* prepared, its http is 200 */
+    bool background; /* waits while any other task waits: lines of stored batches */
+    void *ctx;
+    /* The event was fed to the job. On the service's thread: must not wait. NULL: none. */
+    void (*event)(struct task *t, size_t prompt, const corun_event *e);
+    /* Every choice has ended, or the job has failed (j->http, j->message; 499: cancelled), and
+     * nothing of it is left in the engine. The task is the caller's again. On the service's
+     * thread; called exactly once. */
+    void (*done)(struct task *t);
+    /* The service's own. */
+    struct task *next;
+    uint64_t since_ns; /* when it was handed in */
+    uint64_t first_ns; /* its first token */
+    bool cancelled, started;
+} task;
+
+typedef struct service_opts {
+    size_t queue;   /* tasks that may wait, those in the background not counted */
+    size_t window;  /* prompts alive in the engine */
+    size_t threads; /* that prepare jobs (tokens, templates) and write their answers */
+} service_opts;
+
+/* The session must outlive the service. */
+corun_status service_open(service **out, cmd_session *s, const service_opts *o);
+/* CORUN_ECAPACITY: the queue is full, or the service is being stopped. From any thread. */
+corun_status service_submit(service *v, task *t);
+/* The task ends as soon as may be, `done` says so. A task that has ended is no error as long as its
+ * memory is there. From any thread. */
+void service_cancel(service *v, task *t);
+/* Runs fn(arg) on one of the service's threads, for work that is too long for the caller's thread.
+ * CORUN_ECAPACITY: too much waits. */
+corun_status service_work(service *v, void (*fn)(void *arg), void *arg);
+/* The engine has failed as a whole: text of the cause, or NULL. No task is taken any more. */
+const char *service_failure(const service *v);
+
+/* Takes no more tasks; waits until all have ended, at most `seconds`; then the rest is cancelled.
+ * True when nothing had to be cancelled. */
+bool service_stop(service *v, double seconds);
+void service_close(service *v); /* after service_stop; NULL is fine */
+
+#define SERVICE_BUCKETS 16
+typedef struct service_histogram {
+    uint64_t count[SERVICE_BUCKETS]; /* of service_bounds, each below its bound; not cumulated */
+    uint64_t n;
+    double sum; /* seconds */
+} service_histogram;
+extern const double service_bounds[SERVICE_BUCKETS]; /* seconds; the last is infinite */
+
+typedef struct service_stats {
+    corun_stats engine;                          /* as of the last step */
+    size_t waiting, waiting_background, running; /* tasks */
+    uint64_t ok, failed, cancelled,
+        refused; /* tasks that have ended; refused: the queue was full */
+    service_histogram ttft, tpot,
+        latency; /* seconds: to the first token, a token after it, whole */
+} service_stats;
+void service_read_stats(service *v, service_stats *out);
+
+#endif
