@@ -1,0 +1,79 @@
+/* serve.h - inside of `corun serve`: what its endpoints share. One context, one table of routes,
+ * one shape of error.
+ *
+ * Handlers run on the transport's thread and must not wait: whatever reads files, makes tokens or
+ * formats long texts goes through serve_later. */
+#ifndef APP_SERVE_H
+#define APP_SERVE_H
+
+#include "app/http.h"
+#include "app/service.h"
+
+#include <pthread.h>
+
+typedef struct serve serve;
+
+typedef struct serve_route {
+    const char *method;
+    /* "{}" stands for one segment that is not empty, a final "*" for all the rest (not empty). */
+    const char *path;
+    bool open; /* needs no key */
+    /* The head is read, the key is right: may set a limit or a reader for the body, or reply.
+     * NULL: nothing to do. */
+    void (*head)(serve *s, http_call *c);
+    void (*call)(serve *s, http_call *c); /* the request is complete */
+    void (*gone)(serve *s, http_call *c); /* as in http.h. NULL: nothing to do */
+} serve_route;
+
+/* Tables of routes, each ended by a row without a method; serve_routes.c lists them. */
+extern const serve_route serve_openai_routes[]; /* serve_openai.c */
+extern const serve_route serve_info_routes[];   /* serve_info.c */
+
+typedef struct serve_metrics serve_metrics; /* serve_metrics.c */
+
+struct serve {
+    cmd_session session;
+    service *service;
+    http *http;
+    const char *model_id;  /* --served-model-name, or the base name of the model's path */
+    const char *policy;    /* in force */
+    const char *state;     /* folder of files and batches, or NULL: --no-state */
+    struct store *store;   /* NULL: /v1/files and /v1/batches answer 503 */
+    const char *store_why; /* the reason */
+    int64_t max_tokens;    /* of a request: prompts and answers; 0: no limit */
+    int64_t started;       /* unix time */
+    double started_clock;  /* clock_seconds() */
+    char **keys;           /* API keys; NULL: none is asked for */
+    size_t n_keys;
+    bool log;   /* one line a request on standard error */
+    bool drain; /* no new work: set before service_stop */
+    serve_metrics *metrics;
+    pthread_mutex_t lock; /* a call's data against its end: see serve_openai.c */
+};
+
+/* The handler of http.h for these routes: keys, 404, 405. */
+http_handler serve_handler(serve *s);
+
+/* The k-th segment of the path, from 0 ("/v1/files/x": 2 is "x"). False: there is none, or it does
+ * not fit. */
+bool serve_segment(const http_call *c, unsigned k, char *out, size_t cap);
+
+/* Runs fn(s, c) on a thread of the service. 429 when too much waits: the call has ended then. */
+void serve_later(serve *s, http_call *c, void (*fn)(serve *s, http_call *c));
+
+/* Ends the call with a whole reply; counted and logged. type NULL: application/json. */
+void serve_reply(serve *s, http_call *c, int status, const char *type, const char *data,
+                 size_t len);
+/* The same with what a JSON writer made; frees b. A buffer that has failed becomes a 500. */
+void serve_reply_json(serve *s, http_call *c, int status, buf *b);
+/* The same with the error envelope. type NULL: the usual one of the status; param, code: may be
+ * NULL. A 429 or 503 gets Retry-After. */
+void serve_error(serve *s, http_call *c, int status, const char *type, const char *param,
+                 const char *code, const char *fmt, ...) __attribute__((format(printf, 7, 8)));
+/* Appends {"error": {...}}. */
+void serve_error_json(buf *b, int status, const char *type, const char *param, const char *code,
+                      const char *message);
+/* For replies that are sent by http_* itself: counts and logs them. */
+void serve_count(serve *s, const http_call *c, int status);
+
+#endif
