@@ -26,7 +26,8 @@ def test_gzip_members(corun, source):
         assert r.returncode == 0 and r.stdout == want, r.stderr
 
 
-@pytest.mark.parametrize("junk", [b"\0", b"\n", b"\x1f", b"\x1f\x8a", b'{"custom_id": "late"}\n', bytes(100000)])
+@pytest.mark.parametrize("junk", [b"\0", b"\n", b"\x1f", b"\x1f\x8a", b'{"custom_id": "late"}\n', bytes(100000)],
+                         ids=["nul", "line", "half", "magic", "row", "many"])  # pytest puts the id into the environment
 def test_gzip_junk(corun, junk):
     corun.write("in.jsonl", lines())
     packed = gzip.compress((corun.folder / "in.jsonl").read_bytes())
