@@ -15,13 +15,14 @@ typedef struct http http;
 typedef struct http_call http_call;
 
 typedef struct http_limits {
-    unsigned connections; /* open at once; more are closed at once */
+    unsigned connections; /* open at once; more get a 503 and are closed at once */
     size_t head;          /* bytes of the request line with all header lines: 431 */
     size_t body;          /* bytes, where the handler asks for no other limit: 413 */
-    unsigned head_s;   /* from the connection, or from the reply before, to the whole head: 408 */
-    unsigned body_s;   /* between two pieces of a body, and ... */
+    size_t bodies;        /* bytes of all bodies that are in memory together: 503 */
+    unsigned head_s; /* from the connection, or from a head's first byte, to the whole head: 408 */
+    unsigned body_s; /* between two pieces of a body, and ... */
     unsigned body_min; /* ... bytes a second that a body must keep up after that: 408 */
-    unsigned idle_s;   /* between two requests of one connection */
+    unsigned idle_s;   /* between two requests of one connection: it is closed */
     size_t unsent;     /* bytes that wait for a slow reader of a stream: it is cut off */
     unsigned write_s;  /* a client that has taken no byte of what waits for it: it is cut off */
 } http_limits;
@@ -35,8 +36,13 @@ typedef struct http_handler {
     void (*head)(void *ctx, http_call *c);
     /* The request is complete. Must not wait: work is handed to another thread. */
     void (*call)(void *ctx, http_call *c);
-    /* The client went away, or was cut off, before the reply was complete. Comes once, on the
-     * server's thread, while the owner holds the call; the owner must still end it. */
+    /* The client went away (closing its sending half counts), was cut off, or was answered by the
+     * transport (a body that is too large, too slow or malformed) before the owner's reply was
+     * complete. Also for a call that `head` has seen and `call` will not. Comes once, on the
+     * server's thread, while the owner holds the call; the owner must still end it, may do so in
+     * here, and what it sends then is dropped. No lock is held: another thread of the owner may end
+     * the call at the same time, so what `gone` looks at must outlive that (the call itself does).
+     */
     void (*gone)(void *ctx, http_call *c);
 } http_handler;
 
@@ -48,13 +54,13 @@ uint16_t http_port(const http *s);
 /* No new connection and no new request; calls that are alive go on. */
 void http_drain(http *s);
 /* Cuts off what is left and ends the thread. `gone` comes for every call that is alive, and
- * returns before this does; calls must all have been ended when this is called again or freed by
- * their owners before: NULL is fine. */
+ * returns before this does. Calls that their owners still hold stay valid until they are ended;
+ * no handler is called any more. NULL is fine. */
 void http_close(http *s);
 
 typedef struct http_counts {
     uint64_t connections, refused, timeouts, cut_off, calls;
-    unsigned open, alive; /* now: connections, calls */
+    unsigned open, alive; /* now: connections; calls whose reply is not yet all sent */
 } http_counts;
 http_counts http_stats(const http *s);
 
