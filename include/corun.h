@@ -55,7 +55,11 @@ typedef struct corun_engine corun_engine;
 /* ---- model ------------------------------------------------------------------------------- */
 
 typedef struct corun_model_opts {
-    const char *path;   /* a .gguf file, a folder with safetensors, or "fake:LEVEL" */
+    const char *path;   /* a .gguf file, a folder with safetensors, "fake:LEVEL", or (where no file
+                           or folder has this name) ORG/NAME[@REVISION][:FILE.gguf] in the user's
+                           Hugging Face cache: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME say
+                           where files are looked for; identity and bits follow from their content
+                           alone. Nothing is downloaded */
     int n_thread;       /* CPU workers; 0 = one a core. Never changes a bit */
     const char *isa;    /* "auto", "avx512", "avx2", "neon", "generic". Never changes a bit */
     const char *device; /* "cpu", "cuda", "cuda:N", or "auto": a CUDA device where one serves */

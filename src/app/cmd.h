@@ -34,7 +34,7 @@ void cmd_engine_args_init(cmd_engine_args *a);
 #define CMD_ENGINE_SPECS(a)                                                                        \
     {NULL, 0, ARG_FLAG, NULL, NULL, "Model and schedule:"},                                        \
         {"model",     'm',     ARG_TEXT,                                                           \
-         &(a)->model, "MODEL", "a .gguf file, a folder with safetensors, or fake:LEVEL"},          \
+         &(a)->model, "MODEL", "a .gguf file, safetensors folder, ORG/NAME, or fake:LEVEL"},       \
         {"policy",     0,      ARG_TEXT,                                                           \
          &(a)->policy, "NAME", "auto (default), free, corun, invariant or dynamic"},               \
         {"slots",     0,   ARG_INT,                                                                \

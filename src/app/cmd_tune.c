@@ -8,7 +8,7 @@ static corun_status read_args(tune_opts *o, bool *help, int argc, char **argv)
 {
     const arg_spec specs[] = {
         {"model", 'm', ARG_TEXT, &o->model, "MODEL",
-         "a folder with config.json or a .gguf file: only its sizes are read"},
+         "a folder with config.json, a .gguf file or ORG/NAME: only its sizes are read"},
         {"out", 'o', ARG_TEXT, &o->out, "FILE", "the table; one that is there is added to"},
         {"seconds", 0, ARG_REAL, &o->seconds, "S", "time for all shapes together (90)"},
         {"again", 0, ARG_FLAG, &o->again, NULL, "search shapes that the table has, too"},

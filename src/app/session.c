@@ -2,12 +2,9 @@
  * signals. Invariant: the engine is closed before its model. */
 #include "app/cmd.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 int cmd_exit_code(corun_status st)
 {
@@ -106,8 +103,6 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
 {
     *s = (cmd_session){0};
     if (!a->model) FAIL(CORUN_EINVAL, "no model is named: -m MODEL");
-    if (strncmp(a->model, "fake:", 5) != 0 && access(a->model, R_OK) != 0)
-        FAIL(CORUN_EINVAL, "%s: %s", a->model, strerror(errno));
     if (a->kv < 0) FAIL(CORUN_EINVAL, "--kv: negative");
     corun_model_opts mo = corun_model_opts_default();
     mo.path = a->model;

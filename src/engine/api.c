@@ -9,6 +9,7 @@
 #include "base/seed.h"
 #include "engine/engine.h"
 #include "engine/levels.h"
+#include "files/hub.h"
 
 /* ---- model ---------------------------------------------------------------------------------- */
 
@@ -113,10 +114,13 @@ corun_status corun_model_open(corun_model **out, const corun_model_opts *o)
     ops_open_opts oo = {.threads = m->threads, .isa = isa};
     const char *device = o->device ? o->device : "auto";
     bool fake = strncmp(o->path, "fake:", 5) == 0;
+    char *path = NULL;
+    if (st == CORUN_OK && !fake) st = hub_find(&path, o->path, o->dummy_weights);
     if (st == CORUN_OK)
         st = fake               ? open_fake(m, o->path + 5, device, &oo)
-             : o->dummy_weights ? open_dummy(m, o->path, device, &oo)
-                                : open_files(m, o->path, device, &oo);
+             : o->dummy_weights ? open_dummy(m, path, device, &oo)
+                                : open_files(m, path, device, &oo);
+    mem_free(path);
     if (st == CORUN_OK)
         st = chat_date(o->template_date ? o->template_date : "2024-07-26", &m->prompt.chat);
     if (st != CORUN_OK)

@@ -21,6 +21,7 @@ corun_status tune_run(const tune_opts *o, FILE *report)
 
 #include "base/json.h"
 #include "files/config.h"
+#include "files/hub.h"
 #include "ops/cuda/search.h"
 
 enum { N_SHAPE = 5, N_ROWS = 12, HEAD_ROWS = 1024, FULL_WEIGHT = 4 };
@@ -51,14 +52,17 @@ typedef struct tune {
 
 /* ---- what is to be searched ----------------------------------------------------------------- */
 
-static corun_status read_config(config *c, const char *path)
+static corun_status read_config(config *c, const char *model)
 {
+    char *path;
+    weights *w = NULL;
+    TRY(hub_find(&path, model, true));
     size_t n = strlen(path);
-    if (n < 5 || strcmp(path + n - 5, ".gguf") != 0) return config_open(c, path);
-    weights *w;
-    TRY(weights_open(&w, path));
-    corun_status st = config_from_gguf(c, w);
+    bool gguf = n >= 5 && strcmp(path + n - 5, ".gguf") == 0;
+    corun_status st = gguf ? weights_open(&w, path) : config_open(c, path);
+    if (st == CORUN_OK && gguf) st = config_from_gguf(c, w);
     weights_close(w);
+    mem_free(path);
     return st;
 }
 
