@@ -28,6 +28,7 @@ typedef struct serve_route {
 /* Tables of routes, each ended by a row without a method; serve_routes.c lists them. */
 extern const serve_route serve_openai_routes[]; /* serve_openai.c */
 extern const serve_route serve_info_routes[];   /* serve_info.c */
+extern const serve_route serve_page_routes[];   /* serve_page.c */
 
 typedef struct serve_metrics serve_metrics; /* serve_metrics.c */
 
