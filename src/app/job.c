@@ -260,6 +260,31 @@ corun_status job_event(job *j, size_t prompt, const corun_event *e)
 
 bool job_done(const job *j) { return j->http != 200 || j->n_open == 0; }
 
+void job_put_error(const job *j, const job_model *m, jw *w)
+{
+    jw_open(w, '{');
+    jw_key(w, "error");
+    jw_open(w, '{');
+    jw_key(w, "message");
+    jw_cstr(w, j->message ? j->message : "no memory for the message");
+    jw_key(w, "type");
+    jw_cstr(w, j->type);
+    jw_key(w, "param");
+    if (j->param)
+        jw_cstr(w, j->param);
+    else
+        jw_null(w);
+    jw_key(w, "code");
+    if (j->code)
+        jw_cstr(w, j->code);
+    else
+        jw_null(w);
+    jw_close(w, '}');
+    jw_key(w, "system_fingerprint");
+    jw_cstr(w, m->fingerprint);
+    jw_close(w, '}');
+}
+
 corun_status job_write_error(const job *j, const job_model *m, buf *out)
 {
     char hex[33], id[64];
@@ -286,27 +311,7 @@ corun_status job_write_error(const job *j, const job_model *m, buf *out)
     jw_key(&w, "request_id");
     jw_cstr(&w, id);
     jw_key(&w, "body");
-    jw_open(&w, '{');
-    jw_key(&w, "error");
-    jw_open(&w, '{');
-    jw_key(&w, "message");
-    jw_cstr(&w, j->message ? j->message : "no memory for the message");
-    jw_key(&w, "type");
-    jw_cstr(&w, j->type);
-    jw_key(&w, "param");
-    if (j->param)
-        jw_cstr(&w, j->param);
-    else
-        jw_null(&w);
-    jw_key(&w, "code");
-    if (j->code)
-        jw_cstr(&w, j->code);
-    else
-        jw_null(&w);
-    jw_close(&w, '}');
-    jw_key(&w, "system_fingerprint");
-    jw_cstr(&w, m->fingerprint);
-    jw_close(&w, '}');
+    job_put_error(j, m, &w);
     jw_close(&w, '}');
     jw_key(&w, "error");
     jw_null(&w);

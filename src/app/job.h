@@ -76,8 +76,10 @@ typedef struct job {
     size_t n_owned;
     bool seeded; /* the request names a seed */
     bool echo, literal_ids, return_ids;
-    int32_t logprobs, prompt_logprobs; /* as asked for; -1: none */
-    const char *echo_text;             /* chat: put before every choice, or NULL */
+    bool over_http;                               /* no line of a file: may be streamed */
+    bool stream, stream_usage, stream_usage_each; /* a chunk with the usage at the end; in each */
+    int32_t logprobs, prompt_logprobs;            /* as asked for; -1: none */
+    const char *echo_text;                        /* chat: put before every choice, or NULL */
     size_t echo_len;
 
     job_prompt *prompt;
@@ -125,6 +127,8 @@ void job_tokens_free(job_tokens *t);
 
 /* The error row, with its final line feed. */
 corun_status job_write_error(const job *j, const job_model *m, buf *out);
+/* What the row holds as response.body. */
+void job_put_error(const job *j, const job_model *m, jw *w);
 
 /* Counts characters (one for each maximal invalid part) of bytes that come in pieces. */
 typedef struct job_chars {

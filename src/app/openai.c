@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* The digest of custom_id and body without ignored fields: of their canonical JSON. */
-static corun_status digest_request(job *j)
+corun_status openai_digest(job *j)
 {
     json_t *o = json_object(), *body = json_copy((json_t *)(uintptr_t)j->body);
     const char *key;
@@ -14,7 +14,7 @@ static corun_status digest_request(job *j)
     buf b;
     buf_init(&b, 8 * JOB_MAX_LINE);
     json_object_foreach_safe (body, next, key, v)
-        if (openai_ignored(key)) json_object_del(body, key);
+        if (!openai_in_digest(key)) json_object_del(body, key);
     json_object_set(o, "custom_id", (json_t *)(uintptr_t)j->custom_id);
     json_object_set_new(o, "body", body);
     jw w;
@@ -40,7 +40,7 @@ static corun_status read_frame(job *j, const char **param)
     j->body = json_object_get(j->line, "body");
     *param = "body";
     if (!json_is_object(j->body)) FAIL(CORUN_EINVAL, "body: must be an object");
-    TRY(digest_request(j));
+    TRY(openai_digest(j));
     json_object_foreach (j->line, key, v) {
         *param = key;
         if (strcmp(key, "custom_id") != 0 && strcmp(key, "method") != 0 &&
@@ -96,6 +96,8 @@ static corun_status cross_check(openai_ask *a, const char **param)
             FAIL(CORUN_EINVAL, "top_logprobs: needs logprobs true");
         if (a->chat_logprobs) j->logprobs = a->top_logprobs < 0 ? 0 : a->top_logprobs;
     }
+    *param = "stream_options";
+    if (a->stream_options && !j->stream) FAIL(CORUN_EINVAL, "stream_options: needs stream true");
     *param = "best_of";
     if (a->best_of && a->best_of != j->s.n)
         FAIL(CORUN_EINVAL, "best_of: only the value of n is supported");

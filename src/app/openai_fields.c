@@ -40,6 +40,12 @@ bool openai_ignored(const char *name)
     return false;
 }
 
+bool openai_in_digest(const char *name)
+{
+    return !openai_ignored(name) && strcmp(name, "stream") != 0 &&
+           strcmp(name, "stream_options") != 0;
+}
+
 static corun_status read_int(const json_t *v, int64_t lo, int64_t hi, int32_t *out)
 {
     int64_t i;
@@ -68,22 +74,45 @@ static corun_status read_bool(const json_t *v, bool *out)
     return CORUN_OK;
 }
 
+void openai_check_model(job *j, const job_model *m, const char *name)
+{
+    if (m->served_name && strcmp(name, m->served_name) != 0) {
+        job_fail(j, 404, "model", "The model `%.200s` does not exist.", name);
+        j->code = "model_not_found";
+    }
+}
+
 static corun_status read_model(openai_ask *a, const json_t *v)
 {
     if (!json_is_string(v)) FAIL(CORUN_EINVAL, "must be a string");
-    if (a->m->served_name && strcmp(json_string_value(v), a->m->served_name) != 0) {
-        job_fail(a->j, 404, "model", "The model `%.200s` does not exist.", json_string_value(v));
-        a->j->code = "model_not_found";
-    }
+    openai_check_model(a->j, a->m, json_string_value(v));
     return CORUN_OK;
 }
 
 static corun_status read_stream(openai_ask *a, const json_t *v)
 {
-    (void)a;
-    bool b = false;
-    TRY(read_bool(v, &b));
-    if (b) FAIL(CORUN_EINVAL, "a batch cannot be streamed");
+    TRY(read_bool(v, &a->j->stream));
+    if (a->j->stream && !a->j->over_http) FAIL(CORUN_EINVAL, "a batch cannot be streamed");
+    return CORUN_OK;
+}
+
+static corun_status read_stream_options(openai_ask *a, const json_t *v)
+{
+    const char *key;
+    json_t *o;
+    a->stream_options = true;
+    if (!json_is_object(v)) FAIL(CORUN_EINVAL, "must be an object");
+    json_object_foreach ((json_t *)(uintptr_t)v, key, o) {
+        bool refused = false, *to = strcmp(key, "include_usage") == 0 ? &a->j->stream_usage
+                                    : strcmp(key, "continuous_usage_stats") == 0
+                                        ? &a->j->stream_usage_each
+                                    : strcmp(key, "include_obfuscation") == 0 ? &refused
+                                                                              : NULL;
+        if (!to) FAIL(CORUN_EINVAL, "%.60s: there is no such option", key);
+        corun_status st = json_is_null(o) ? CORUN_OK : read_bool(o, to);
+        if (st != CORUN_OK) return err_prefix(st, "%.60s", key);
+        if (refused) FAIL(CORUN_EINVAL, "include_obfuscation: only false is supported");
+    }
     return CORUN_OK;
 }
 
@@ -417,7 +446,7 @@ static const field fields[] = {
     {"add_special_tokens", BOTH, OWN, FN(read_add_special)},
     {"truncate_prompt_tokens", BOTH, OWN, FN(read_truncate)},
     {"stream", BOTH, OWN, FN(read_stream)},
-    {"stream_options", BOTH, OWN, FN(read_refused)},
+    {"stream_options", BOTH, OWN, FN(read_stream_options)},
     {"response_format", BOTH, OWN, FN(read_response_format)},
     {"prompt", COMP, OWN, FN(read_prompt)},
     {"suffix", COMP, OWN, FN(read_refused)},

@@ -277,7 +277,7 @@ static corun_status render(const openai_ask *a, buf *in, char **text, size_t *le
     FAIL(CORUN_EINTERNAL, "the chat template asks for more room twice");
 }
 
-static corun_status chat_prompt(openai_ask *a)
+corun_status openai_chat_prompt(openai_ask *a)
 {
     size_t n = json_array_size(a->messages), i;
     json_t *message;
@@ -345,7 +345,7 @@ corun_status openai_prompts(openai_ask *a, const char **param)
 {
     job *j = a->j;
     *param = j->kind == JOB_CHAT ? "messages" : "prompt";
-    TRY(j->kind == JOB_CHAT ? chat_prompt(a) : completion_prompts(a));
+    TRY(j->kind == JOB_CHAT ? openai_chat_prompt(a) : completion_prompts(a));
     for (size_t i = 0; i < j->n_prompt; i++) {
         truncate_prompt(a, &j->prompt[i]);
         TRY(fit(a, &j->prompt[i]));

@@ -23,16 +23,18 @@ typedef struct task {
      * thread; called exactly once. */
     void (*done)(struct task *t);
     /* The service's own. */
-    struct task *next;
-    uint64_t since_ns; /* when it was handed in */
-    uint64_t first_ns; /* its first token */
-    bool cancelled, started;
+    struct task *next;                /* in a queue */
+    struct task *run_prev, *run_next; /* among those that have begun */
+    double since, first;              /* clock_seconds(): handed in, its first token */
+    _Atomic uint64_t n_new;           /* tokens so far, of all choices */
+    bool cancelled, queued, started;
 } task;
 
 typedef struct service_opts {
     size_t queue;   /* tasks that may wait, those in the background not counted */
     size_t window;  /* prompts alive in the engine */
-    size_t threads; /* that prepare jobs (tokens, templates) and write their answers */
+    size_t slots;   /* rows of a step: a task in the background starts only while fewer are used */
+    size_t threads; /* for service_work */
 } service_opts;
 
 /* The session must outlive the service. */
@@ -48,8 +50,10 @@ corun_status service_work(service *v, void (*fn)(void *arg), void *arg);
 /* The engine has failed as a whole: text of the cause, or NULL. No task is taken any more. */
 const char *service_failure(const service *v);
 
-/* Takes no more tasks; waits until all have ended, at most `seconds`; then the rest is cancelled.
- * True when nothing had to be cancelled. */
+/* Takes no more tasks, but what service_work has still to hand in; cancels those in the background
+ * that have not begun; waits until the others have ended, at most `seconds`; then the rest is
+ * cancelled. Returns when nothing is left, tasks or work. True when nothing in the foreground had
+ * to be cancelled. */
 bool service_stop(service *v, double seconds);
 void service_close(service *v); /* after service_stop; NULL is fine */
 
@@ -70,5 +74,16 @@ typedef struct service_stats {
         latency; /* seconds: to the first token, a token after it, whole */
 } service_stats;
 void service_read_stats(service *v, service_stats *out);
+
+/* One task that has begun. */
+typedef struct service_row {
+    char id[40]; /* digest of the request, as in its answer's id */
+    job_kind kind;
+    bool stream, background;
+    uint64_t prompt_tokens, new_tokens;
+    double seconds; /* since it was handed in */
+} service_row;
+/* At most cap rows, those that began last first; their number. */
+size_t service_running(service *v, service_row *out, size_t cap);
 
 #endif
