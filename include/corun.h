@@ -127,6 +127,9 @@ CORUN_API corun_status corun_token_bytes(const corun_model *m, int32_t id, char 
  * "chat_template_kwargs". A template's own exception is CORUN_EFORMAT with its text. */
 CORUN_API corun_status corun_chat_render(const corun_model *m, const char *json, size_t len,
                                          char *out, size_t cap, size_t *n);
+/* What evaluation tools ask of a tokenizer: a JSON object with its special tokens by name
+ * ("eos_token": text) and "chat_template": text, a list of {"name", "template"}, or null. */
+CORUN_API corun_status corun_tokenizer_info(const corun_model *m, char *out, size_t cap, size_t *n);
 
 /* ---- requests ---------------------------------------------------------------------------- */
 

@@ -96,5 +96,7 @@ int cmd_bench(int argc, char **argv);
 int cmd_diff(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
+int serve_main(int argc, char **argv); /* of a build with the server */
 
 #endif

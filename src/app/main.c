@@ -18,6 +18,7 @@ static const struct {
     {"run", cmd_run, "one prompt, its answer streamed"},
     {"batch", cmd_batch, "an OpenAI batch file"},
     {"merge", cmd_merge, "join the results of batch shards"},
+    {"serve", cmd_serve, "the OpenAI API over HTTP"},
     {"score", cmd_score, "log-probabilities of given texts"},
     {"diff", cmd_diff, "where two result files part"},
     {"replay", cmd_replay, "run rows of a result file again, alone, and compare"},

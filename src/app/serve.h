@@ -6,10 +6,10 @@
 #ifndef APP_SERVE_H
 #define APP_SERVE_H
 
+#include <pthread.h>
+
 #include "app/http.h"
 #include "app/service.h"
-
-#include <pthread.h>
 
 typedef struct serve serve;
 
@@ -22,7 +22,9 @@ typedef struct serve_route {
      * NULL: nothing to do. */
     void (*head)(serve *s, http_call *c);
     void (*call)(serve *s, http_call *c); /* the request is complete */
-    void (*gone)(serve *s, http_call *c); /* as in http.h. NULL: nothing to do */
+    /* As in http.h; must be there when head or call set data of their own. NULL: whoever holds
+     * the call after `call` ends it in any case. */
+    void (*gone)(serve *s, http_call *c);
 } serve_route;
 
 /* Tables of routes, each ended by a row without a method; serve_routes.c lists them. */
@@ -30,30 +32,35 @@ extern const serve_route serve_openai_routes[]; /* serve_openai.c */
 extern const serve_route serve_info_routes[];   /* serve_info.c */
 extern const serve_route serve_page_routes[];   /* serve_page.c */
 
-typedef struct serve_metrics serve_metrics; /* serve_metrics.c */
+#define SERVE_ROUTES_MAX 64
+
+typedef struct serve_metrics serve_metrics;
 
 struct serve {
     cmd_session session;
     service *service;
     http *http;
     const char *model_id;  /* --served-model-name, or the base name of the model's path */
-    const char *policy;    /* in force */
+    char policy[16];       /* in force */
     const char *state;     /* folder of files and batches, or NULL: --no-state */
     struct store *store;   /* NULL: /v1/files and /v1/batches answer 503 */
     const char *store_why; /* the reason */
+    size_t slots;          /* rows of a step */
     int64_t max_tokens;    /* of a request: prompts and answers; 0: no limit */
-    int64_t started;       /* unix time */
-    double started_clock;  /* clock_seconds() */
+    int64_t created;       /* unix time of the start */
+    double since;          /* the same by clock_seconds() */
     char **keys;           /* API keys; NULL: none is asked for */
     size_t n_keys;
-    bool log;   /* one line a request on standard error */
-    bool drain; /* no new work: set before service_stop */
+    bool log;           /* one line a request on standard error */
+    _Atomic bool drain; /* no new work: set before service_stop */
     serve_metrics *metrics;
     pthread_mutex_t lock; /* a call's data against its end: see serve_openai.c */
 };
 
 /* The handler of http.h for these routes: keys, 404, 405. */
 http_handler serve_handler(serve *s);
+/* Data of a call whose holder ends it in any case; set before `call` comes. */
+extern char serve_held[1];
 
 /* The k-th segment of the path, from 0 ("/v1/files/x": 2 is "x"). False: there is none, or it does
  * not fit. */
@@ -71,10 +78,22 @@ void serve_reply_json(serve *s, http_call *c, int status, buf *b);
  * NULL. A 429 or 503 gets Retry-After. */
 void serve_error(serve *s, http_call *c, int status, const char *type, const char *param,
                  const char *code, const char *fmt, ...) __attribute__((format(printf, 7, 8)));
-/* Appends {"error": {...}}. */
-void serve_error_json(buf *b, int status, const char *type, const char *param, const char *code,
-                      const char *message);
-/* For replies that are sent by http_* itself: counts and logs them. */
-void serve_count(serve *s, const http_call *c, int status);
+/* Sends without counting; more: one field, or NULL. */
+void serve_send(http_call *c, int status, const char *type, const http_field *more,
+                const char *data, size_t len);
+/* Begins a reply that comes in pieces. serve_count when it ends. */
+void serve_stream(http_call *c, const char *type);
+/* A reply that http_* itself has sent, or a client that went away (499): counts and logs it. more:
+ * what the line says besides, or NULL. */
+void serve_count(serve *s, const http_call *c, int status, const char *more);
+
+/* serve_metrics.c */
+corun_status serve_metrics_open(serve_metrics **out);
+void serve_metrics_close(serve_metrics *m);
+/* route: its place in all tables; SERVE_ROUTES_MAX: none of them. */
+void serve_metrics_count(serve_metrics *m, size_t route, int status);
+void serve_metrics_write(serve *s, buf *out);
+/* The route at this place, or NULL. */
+const serve_route *serve_route_at(size_t i);
 
 #endif

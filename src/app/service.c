@@ -247,10 +247,14 @@ static void end_cancelled(service *v)
     for (;;) {
         pthread_mutex_lock(&v->lock);
         task *t = any_task(v, true);
+        bool stopped = v->cancelling;
         pthread_mutex_unlock(&v->lock);
         if (!t) return;
         drop(v, t);
-        job_fail(t->j, 499, NULL, "the request was cancelled");
+        if (stopped && !t->background)
+            job_fail(t->j, 503, NULL, "the server was stopped before the answer was complete");
+        else
+            job_fail(t->j, 499, NULL, "the request was cancelled");
         read_engine(v, clock_seconds()); /* its pages are free: seen before its end is */
         end(v, t);
     }

@@ -18,9 +18,9 @@ typedef struct task {
     void *ctx;
     /* The event was fed to the job. On the service's thread: must not wait. NULL: none. */
     void (*event)(struct task *t, size_t prompt, const corun_event *e);
-    /* Every choice has ended, or the job has failed (j->http, j->message; 499: cancelled), and
-     * nothing of it is left in the engine. The task is the caller's again. On the service's
-     * thread; called exactly once. */
+    /* Every choice has ended, or the job has failed (j->http, j->message; 499: cancelled; 503: a
+     * task of the foreground, cancelled by service_stop), and nothing of it is left in the engine.
+     * The task is the caller's again. On the service's thread; called exactly once. */
     void (*done)(struct task *t);
     /* The service's own. */
     struct task *next;                /* in a queue */

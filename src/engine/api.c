@@ -250,6 +250,31 @@ corun_status corun_chat_render(const corun_model *m, const char *json, size_t le
     return st;
 }
 
+corun_status corun_tokenizer_info(const corun_model *m, char *out, size_t cap, size_t *n)
+{
+    if (!m || !n) FAIL(CORUN_EINVAL, "corun_tokenizer_info: NULL");
+    buf b;
+    jw w;
+    const char *key;
+    json_t *v;
+    buf_init(&b, MAX_TEXT);
+    jw_init(&w, &b);
+    jw_open(&w, '{');
+    json_object_foreach (m->prompt.special, key, v) {
+        jw_key(&w, key);
+        jw_value(&w, v);
+    }
+    jw_key(&w, "chat_template");
+    if (m->prompt.source)
+        jw_value(&w, m->prompt.source);
+    else
+        jw_null(&w);
+    jw_close(&w, '}');
+    corun_status st = give_text(&b, out, cap, n);
+    buf_free(&b);
+    return st;
+}
+
 /* ---- sampling ------------------------------------------------------------------------------- */
 
 uint64_t corun_seed_sample(uint64_t seed, int32_t i) { return seed_sample(seed, i); }

@@ -16,6 +16,7 @@ static corun_status take(prompt_source *p, const json_t *v, const bpe *t, const 
 {
     if (v && !json_is_null(v)) {
         TRY(chat_templates_read(&p->templates, v, what));
+        p->source = json_incref((json_t *)(uintptr_t)v);
         buf b;
         jw w;
         buf_init(&b, MAX_CONFIG);
@@ -137,5 +138,6 @@ void prompt_close(prompt_source *p)
 {
     chat_templates_free(p->templates);
     json_decref(p->special);
+    json_decref(p->source);
     *p = (prompt_source){0};
 }

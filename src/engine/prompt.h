@@ -10,7 +10,8 @@ typedef struct prompt_source {
     chat_source chat; /* templates NULL: the model has none */
     json_t *special;  /* the tokenizer's special tokens, owned */
     chat_templates *templates;
-    digest digest; /* of the templates' text */
+    json_t *source; /* their text: a string, or a list of {"name", "template"}; NULL: none */
+    digest digest;  /* of the templates' text */
 } prompt_source;
 
 /* chat_template.jinja and additional_chat_templates/NAME.jinja win over tokenizer_config.json. */

@@ -1,0 +1,266 @@
+/* serve_openai.c - owns completions, chats and texts over HTTP. Invariant: an answer is the body of
+ * the row that a batch file would get for the same request.
+ *
+ * A request is made a job on a thread of the service, runs as its task, and is written on such a
+ * thread again; a stream is written event by event on the service's own thread. Its `ask` is the
+ * call's data until the end of either is settled: the lock holds a client that goes away apart
+ * from an answer that ends. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "app/openai.h"
+#include "app/serve.h"
+#include "base/clock.h"
+
+typedef struct ask {
+    task t; /* ctx: this ask */
+    serve *s;
+    http_call *c;
+    job_kind kind;
+    job *j;
+    openai_stream *stream; /* NULL: the answer comes whole */
+    buf chunk;
+    int64_t created;
+    double since;
+    bool taken, gone; /* by the service; the client (both under the lock) */
+    bool begun;       /* the stream's head is sent */
+    bool broken;      /* a chunk could not be written */
+} ask;
+
+static void ask_free(ask *a)
+{
+    openai_stream_close(a->stream);
+    job_free(a->j);
+    buf_free(&a->chunk);
+    mem_free(a);
+}
+
+/* From here on a client that goes away finds nothing. */
+static void let_go(ask *a)
+{
+    pthread_mutex_lock(&a->s->lock);
+    http_set_data(a->c, serve_held);
+    pthread_mutex_unlock(&a->s->lock);
+}
+
+static void refuse(ask *a, int status, const char *text)
+{
+    let_go(a);
+    serve_error(a->s, a->c, status, NULL, NULL, NULL, "%s", text);
+    ask_free(a);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void count(ask *a, int status)
+{
+    char more[96];
+    size_t prompt = 0, new = 0;
+    for (size_t i = 0; i < a->j->n_prompt; i++) prompt += a->j->prompt[i].n_token;
+    for (size_t i = 0; i < a->j->n_choice; i++) new += a->j->choice[i].tokens.n;
+    snprintf(more, sizeof more, "%.3f s, %zu prompt tokens, %zu new%s", clock_seconds() - a->since,
+             prompt, new, a->stream ? ", streamed" : "");
+    serve_count(a->s, a->c, status, more);
+}
+
+/* Writes and sends a whole answer, or the error that the job ended with. */
+static void send_whole(void *arg)
+{
+    ask *a = arg;
+    job *j = a->j;
+    const job_model *m = &a->s->session.facts;
+    buf b;
+    buf_init(&b, JOB_MAX_ROW);
+    let_go(a);
+    corun_status st = openai_write_body(j, m, a->created, &b);
+    if (st != CORUN_OK) {
+        if (st == CORUN_ECAPACITY)
+            job_fail(j, 500, NULL, "the answer is larger than %zu bytes", JOB_MAX_ROW);
+        job_fail(j, 500, NULL, "%s", err_text());
+        buf_reset(&b);
+        st = openai_write_body(j, m, a->created, &b);
+    }
+    if (st != CORUN_OK) {
+        serve_error(a->s, a->c, 500, NULL, NULL, NULL, "%s", err_text());
+    } else {
+        count(a, j->http);
+        serve_send(a->c, j->http, NULL, NULL, b.data, b.len);
+    }
+    buf_free(&b);
+    ask_free(a);
+}
+
+static void end_stream(ask *a)
+{
+    buf_reset(&a->chunk);
+    if (openai_stream_end(a->stream, &a->chunk) == CORUN_OK)
+        http_stream_put(a->c, a->chunk.data, a->chunk.len);
+    let_go(a);
+    count(a, a->j->http);
+    http_stream_end(a->c);
+    ask_free(a);
+}
+
+static void on_done(task *t)
+{
+    ask *a = t->ctx;
+    if (a->begun)
+        end_stream(a);
+    else if (service_work(a->s->service, send_whole, a) != CORUN_OK)
+        send_whole(a);
+}
+
+static void on_event(task *t, size_t prompt, const corun_event *e)
+{
+    ask *a = t->ctx;
+    if (a->broken) return;
+    buf_reset(&a->chunk);
+    corun_status st = openai_stream_event(a->stream, prompt, e, &a->chunk);
+    if (st == CORUN_OK && !a->chunk.len) return;
+    if (st == CORUN_OK && !a->begun) {
+        a->begun = true;
+        serve_stream(a->c, "text/event-stream; charset=utf-8");
+    }
+    if (st != CORUN_OK || !http_stream_put(a->c, a->chunk.data, a->chunk.len)) {
+        a->broken = true;
+        service_cancel(a->s->service, t);
+    }
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+/* Tokens that the request may come to: prompts and answers. A limit never shortens an answer. */
+static void check_tokens(const serve *s, job *j)
+{
+    int64_t total = 0;
+    for (size_t i = 0; i < j->n_prompt; i++)
+        total += (int64_t)j->prompt[i].n_token + (int64_t)j->prompt[i].max_tokens * j->s.n;
+    if (s->max_tokens && total > s->max_tokens)
+        job_fail(j, 400, "max_tokens",
+                 "max_tokens: the request may come to %lld tokens, prompts and answers together; "
+                 "this server takes at most %lld (--max-tokens)",
+                 (long long)total, (long long)s->max_tokens);
+}
+
+static corun_status prepare(ask *a)
+{
+    size_t len;
+    const job_model *m = &a->s->session.facts;
+    const char *body = http_body(a->c, &len);
+    TRY(openai_http_open(&a->j, a->kind, body, len));
+    TRY(openai_prepare(a->j, m));
+    if (a->j->http == 200) check_tokens(a->s, a->j);
+    if (a->j->http != 200) return CORUN_OK;
+    a->t = (task){.j = a->j, .ctx = a, .done = on_done};
+    if (!a->j->stream) return CORUN_OK;
+    a->t.event = on_event;
+    return openai_stream_open(&a->stream, a->j, m, a->created);
+}
+
+/* Hands the task in, unless the client has gone. Afterwards it may be gone itself. */
+static void hand_in(ask *a)
+{
+    serve *s = a->s;
+    corun_status st = CORUN_OK;
+    pthread_mutex_lock(&s->lock);
+    bool gone = a->gone;
+    if (!gone) {
+        a->taken = true;
+        st = service_submit(s->service, &a->t);
+        if (st != CORUN_OK) a->taken = false;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (gone)
+        refuse(a, 499, "the client has gone");
+    else if (st != CORUN_OK)
+        refuse(a, s->drain || service_failure(s->service) ? 503 : 429, err_text());
+}
+
+static void begin(void *arg)
+{
+    ask *a = arg;
+    if (prepare(a) != CORUN_OK)
+        refuse(a, 500, err_text());
+    else if (a->j->http != 200)
+        send_whole(a);
+    else
+        hand_in(a);
+}
+
+static void take(serve *s, http_call *c, job_kind kind)
+{
+    ask *a;
+    if (!MEM_NEW(a, 1)) {
+        serve_error(s, c, 503, NULL, NULL, NULL, "%s", err_text());
+        return;
+    }
+    a->s = s;
+    a->c = c;
+    a->kind = kind;
+    a->created = (int64_t)time(NULL);
+    a->since = clock_seconds();
+    buf_init(&a->chunk, JOB_MAX_ROW);
+    http_set_data(c, a);
+    if (service_work(s->service, begin, a) != CORUN_OK) refuse(a, 429, err_text());
+}
+
+static void completions(serve *s, http_call *c) { take(s, c, JOB_COMPLETION); }
+
+static void chat(serve *s, http_call *c) { take(s, c, JOB_CHAT); }
+
+static void on_gone(serve *s, http_call *c)
+{
+    pthread_mutex_lock(&s->lock);
+    void *data = http_data(c);
+    if (data && data != serve_held) {
+        ask *a = data;
+        a->gone = true;
+        if (a->taken) service_cancel(s->service, &a->t);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!data) serve_reply(s, c, 499, NULL, "", 0);
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static void answer_text(serve *s, http_call *c,
+                        corun_status (*fn)(job **j, const job_model *m, const char *body,
+                                           size_t len, buf *out))
+{
+    const job_model *m = &s->session.facts;
+    size_t len;
+    const char *body = http_body(c, &len);
+    job *j = NULL;
+    buf b;
+    jw w;
+    buf_init(&b, JOB_MAX_ROW);
+    corun_status st = fn(&j, m, body, len, &b);
+    int status = j ? j->http : 500;
+    if (st == CORUN_OK && status != 200) {
+        buf_reset(&b);
+        jw_init(&w, &b);
+        job_put_error(j, m, &w);
+    }
+    job_free(j);
+    if (st == CORUN_OK) {
+        serve_reply_json(s, c, status, &b);
+        return;
+    }
+    buf_free(&b);
+    serve_error(s, c, 500, NULL, NULL, NULL, "%s", err_text());
+}
+
+static void do_tokenize(serve *s, http_call *c) { answer_text(s, c, openai_tokenize); }
+static void do_detokenize(serve *s, http_call *c) { answer_text(s, c, openai_detokenize); }
+static void tokenize(serve *s, http_call *c) { serve_later(s, c, do_tokenize); }
+static void detokenize(serve *s, http_call *c) { serve_later(s, c, do_detokenize); }
+
+const serve_route serve_openai_routes[] = {
+    {"POST", "/v1/completions", false, NULL, completions, on_gone},
+    {"POST", "/v1/chat/completions", false, NULL, chat, on_gone},
+    {"POST", "/tokenize", false, NULL, tokenize, NULL},
+    {"POST", "/detokenize", false, NULL, detokenize, NULL},
+    {NULL, NULL, false, NULL, NULL, NULL},
+};
