@@ -83,9 +83,10 @@ void serve_send(http_call *c, int status, const char *type, const http_field *mo
                 const char *data, size_t len);
 /* Begins a reply that comes in pieces. serve_count when it ends. */
 void serve_stream(http_call *c, const char *type);
-/* A reply that http_* itself has sent, or a client that went away (499): counts and logs it. more:
- * what the line says besides, or NULL. */
-void serve_count(serve *s, const http_call *c, int status, const char *more);
+/* A reply that http_* itself has sent, or a client that went away (499): counts and logs it. */
+void serve_count(serve *s, const http_call *c, int status);
+/* more: what the line of the log says besides. */
+void serve_count_more(serve *s, const http_call *c, int status, const char *more);
 
 /* serve_metrics.c */
 corun_status serve_metrics_open(serve_metrics **out);

@@ -62,7 +62,7 @@ static void count(ask *a, int status)
     for (size_t i = 0; i < a->j->n_choice; i++) new += a->j->choice[i].tokens.n;
     snprintf(more, sizeof more, "%.3f s, %zu prompt tokens, %zu new%s", clock_seconds() - a->since,
              prompt, new, a->stream ? ", streamed" : "");
-    serve_count(a->s, a->c, status, more);
+    serve_count_more(a->s, a->c, status, more);
 }
 
 /* Writes and sends a whole answer, or the error that the job ended with. */

@@ -7,7 +7,8 @@
 
 #include "app/serve.h"
 
-static const serve_route *const tables[] = {serve_openai_routes, serve_info_routes};
+static const serve_route *const tables[] = {serve_openai_routes, serve_info_routes,
+                                            serve_page_routes};
 #define N_TABLE (sizeof tables / sizeof *tables)
 
 char serve_held[1];
@@ -73,7 +74,7 @@ bool serve_segment(const http_call *c, unsigned k, char *out, size_t cap)
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-void serve_count(serve *s, const http_call *c, int status, const char *more)
+void serve_count_more(serve *s, const http_call *c, int status, const char *more)
 {
     size_t at;
     const serve_route *other;
@@ -81,8 +82,10 @@ void serve_count(serve *s, const http_call *c, int status, const char *more)
     serve_metrics_count(s->metrics, at, status);
     if (s->log)
         fprintf(stderr, "corun serve: %s %.200s %d%s%s\n", http_method(c), http_path(c), status,
-                more ? " " : "", more ? more : "");
+                *more ? " " : "", more);
 }
+
+void serve_count(serve *s, const http_call *c, int status) { serve_count_more(s, c, status, ""); }
 
 /* The client's own name for the request goes back to it. */
 static size_t put_request_id(const http_call *c, http_field *f)
@@ -107,7 +110,7 @@ void serve_send(http_call *c, int status, const char *type, const http_field *mo
 
 void serve_reply(serve *s, http_call *c, int status, const char *type, const char *data, size_t len)
 {
-    serve_count(s, c, status, NULL);
+    serve_count(s, c, status);
     serve_send(c, status, type, NULL, data, len);
 }
 
@@ -155,7 +158,7 @@ static void error(serve *s, http_call *c, int status, const http_field *more, co
     jw_close(&w, '}');
     jw_close(&w, '}');
     bool whole = buf_status(&b) == CORUN_OK;
-    serve_count(s, c, status, NULL);
+    serve_count(s, c, status);
     serve_send(c, status, NULL, more, whole ? b.data : "{}", whole ? b.len : 2);
     buf_free(&b);
 }
