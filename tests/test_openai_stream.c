@@ -5,7 +5,7 @@
 
 static job *open_http(bool chat, const char *body, const job_model *m)
 {
-    char text[4096];
+    char text[8192];
     job *j;
     snprintf(text, sizeof text, "{\"model\":\"m\",\"stream\":true%s%s}", *body ? "," : "", body);
     assert_int_equal(openai_http_open(&j, chat ? JOB_CHAT : JOB_COMPLETION, text, strlen(text)),
