@@ -430,13 +430,28 @@ def test_two_processes(corun):
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
 def test_signals(corun, sig):
     p = waiting_batch(corun, "out.jsonl")
-    p.stdin.write(json.dumps(completion("a", "x", max_tokens=100)).encode() + b"\n")
-    p.stdin.flush()
-    time.sleep(0.5)
     p.send_signal(sig)
     assert p.wait(60) == 128 + sig
     p.stdin.close()
     assert os.listdir(corun.folder) == []
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_a_stream_waits(corun, sig):
+    """A row is made, and kept, while the next line is not there yet."""
+    p = waiting_batch(corun, "out.jsonl")
+    journal = corun.folder / "out.jsonl.corun-journal"
+    p.stdin.write(json.dumps(completion("a", "x", max_tokens=100)).encode() + b"\n")
+    p.stdin.flush()
+    for _ in range(600):
+        if b"batch_req_" in journal.read_bytes():
+            break
+        time.sleep(0.05)
+    p.send_signal(sig)
+    assert p.wait(60) == 128 + sig
+    p.stdin.close()
+    assert b"1 rows are done and kept" in p.stderr.read()
+    assert os.listdir(corun.folder) == [journal.name]
 
 
 def test_killed(corun):

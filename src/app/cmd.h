@@ -88,6 +88,7 @@ int cmd_signal(void); /* the signal that came, 0: none */
 int cmd_info(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_batch(int argc, char **argv);
+int cmd_split(int argc, char **argv);
 int cmd_merge(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_verify(int argc, char **argv);

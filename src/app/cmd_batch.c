@@ -12,7 +12,7 @@
 typedef struct batch_args {
     cmd_engine_args e;
     const char *in, *out, *shard, *arrival, *metrics;
-    bool check, strict, quiet, restart, help;
+    bool check, strict, quiet, restart, pieces, help;
     uint64_t shard_i, shard_n;
     pump_arrival when;
 } batch_args;
@@ -48,6 +48,8 @@ static corun_status read_args(batch_args *a, int argc, char **argv)
          "results, put in place at the end; .gz is written; - is standard output"},
         {"metrics", 0, ARG_TEXT, &a->metrics, "FILE", "timings, counts and error lines, as JSON"},
         {"shard", 0, ARG_TEXT, &a->shard, "I/N", "only lines I, I + N, ...; I from 0; see merge"},
+        {"pieces", 0, ARG_FLAG, &a->pieces, NULL,
+         "the input is what `corun split` writes; says first who runs it; see docs/scale.md"},
         {"check", 0, ARG_FLAG, &a->check, NULL,
          "check the lines only; exit code 2 when some are bad"},
         {"strict", 0, ARG_FLAG, &a->strict, NULL, "exit code 3 when there are error rows"},
@@ -78,6 +80,8 @@ static corun_status read_args(batch_args *a, int argc, char **argv)
     }
     if (!a->in) FAIL(CORUN_EINVAL, "no input is named: -i FILE");
     if (!a->out && !a->check) FAIL(CORUN_EINVAL, "no output is named: -o FILE");
+    if (a->pieces && (a->shard || a->check || strcmp(a->out, "-") != 0))
+        FAIL(CORUN_EINVAL, "--pieces: only with -o -, without --shard and --check");
     TRY(read_shard(a));
     return pump_arrival_parse(a->arrival, &a->when);
 }
@@ -100,6 +104,42 @@ static corun_status open_files(batch *b, const batch_args *a)
     b->out.quiet = a->quiet;
     if (a->check) return lines_survey(a->in, &b->out.input);
     return results_open(&b->out, a->out, a->in, options_of(a), "batch", a->restart);
+}
+
+/* The first line of a run of pieces: all that its rows depend on beside the lines. */
+static corun_status say_who(batch *b, const batch_args *a)
+{
+    char hex[33], json[16384];
+    size_t n;
+    corun_stats stats;
+    buf text;
+    jw w;
+    TRY(corun_identity(b->s.engine, hex, json, sizeof json, &n));
+    TRY(corun_engine_stats(b->s.engine, &stats));
+    json_t *numeric;
+    TRY(json_read(&numeric, json, n, "identity"));
+    json_t *options = options_of(a);
+    buf_init(&text, sizeof json * 4);
+    jw_init(&w, &text);
+    jw_open(&w, '{');
+    jw_key(&w, "release");
+    jw_str(&w, corun_version(), strcspn(corun_version(), " "));
+    jw_key(&w, "identity");
+    jw_cstr(&w, hex);
+    jw_key(&w, "pool_pages");
+    jw_uint(&w, stats.pages);
+    jw_key(&w, "served_model_name");
+    jw_value(&w, json_object_get(options, "served_model_name"));
+    jw_key(&w, "numeric");
+    jw_value(&w, numeric);
+    jw_close(&w, '}');
+    buf_putc(&text, '\n');
+    corun_status st = buf_status(&text);
+    if (st == CORUN_OK) st = sink_put(b->out.direct, text.data, text.len);
+    buf_free(&text);
+    json_decref(numeric);
+    json_decref(options);
+    return st;
 }
 
 static corun_status write_metrics(batch *b, const batch_args *a)
@@ -129,7 +169,8 @@ static corun_status run(batch *b, const batch_args *a)
     TRY(open_files(b, a));
     TRY(cmd_open(&b->s, &a->e, !a->check));
     if (!a->check) TRY(results_begin(&b->out, &b->s));
-    b->report.n_total = (b->out.input.n + a->shard_n - 1 - a->shard_i) / a->shard_n;
+    if (a->pieces) TRY(say_who(b, a));
+    if (!a->pieces) b->report.n_total = (b->out.input.n + a->shard_n - 1 - a->shard_i) / a->shard_n;
     report_ready(&b->report);
     pump p = {.kind = {openai_open, openai_prepare, openai_write},
               .model = &b->s.facts,
@@ -138,6 +179,7 @@ static corun_status run(batch *b, const batch_args *a)
               .out = a->check ? NULL : &b->out,
               .report = &b->report,
               .arrival = a->when,
+              .pieces = a->pieces,
               .shard = a->shard_i,
               .n_shard = a->shard_n,
               .window = PUMP_WINDOW(a->e.slots),

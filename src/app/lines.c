@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -192,6 +193,14 @@ corun_status lines_next(lines *l, buf *line, uint64_t *no, lines_kind *kind)
     *no = l->no;
     return CORUN_OK;
 }
+
+bool lines_ready(const lines *l)
+{
+    struct pollfd p = {.fd = l->fd, .events = POLLIN};
+    return l->at < l->n || l->raw_at < l->raw_n || l->raw_end || poll(&p, 1, 0) != 0;
+}
+
+void lines_renumber(lines *l, uint64_t no) { l->no = no - 1; }
 
 digest lines_digest(const lines *l) { return digest_value(l->text); }
 

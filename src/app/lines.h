@@ -21,6 +21,11 @@ typedef enum lines_kind {
 
 /* The next line that is not blank, without its line feed. *no counts from 1, blank lines too. */
 corun_status lines_next(lines *l, buf *line, uint64_t *no, lines_kind *kind);
+/* False when reading on would wait: a stream has nothing new yet. Of a line that has begun the rest
+ * is waited for. */
+bool lines_ready(const lines *l);
+/* The next line has this number. */
+void lines_renumber(lines *l, uint64_t no);
 /* The digest of all text up to the end of the last line, decompressed. */
 digest lines_digest(const lines *l);
 

@@ -17,6 +17,7 @@ static const struct {
     {"info", cmd_info, "what a model is, and its digests"},
     {"run", cmd_run, "one prompt, its answer streamed"},
     {"batch", cmd_batch, "an OpenAI batch file"},
+    {"split", cmd_split, "a batch file in pieces that can be run anywhere"},
     {"merge", cmd_merge, "join the results of batch shards"},
     {"serve", cmd_serve, "the OpenAI API over HTTP"},
     {"score", cmd_score, "log-probabilities of given texts"},

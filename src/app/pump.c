@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "app/seen.h"
+#include "app/pieces.h"
 
 /* ---- the window -------------------------------------------------------------------------- */
 
@@ -36,6 +36,7 @@ typedef struct state {
     job *filling; /* has prompts to submit, or NULL */
     buf line;
     uint64_t index; /* lines read, blank ones not counted */
+    uint64_t left;  /* rows of the piece that are not read */
     bool end;
     uint64_t budget, n_draw; /* lines that may be read before the next step */
     uint64_t steps;
@@ -227,13 +228,33 @@ static corun_status make_job(state *s, job **j, lines_kind kind, bool mine, cons
     return CORUN_OK;
 }
 
+/* The next line that asks for a row; before the first one of a piece its header. */
+static corun_status next_line(state *s, uint64_t *no, lines_kind *kind)
+{
+    lines *in = s->p->in;
+    TRY(lines_next(in, &s->line, no, kind));
+    if (!s->p->pieces) return CORUN_OK;
+    if (s->left == 0 && *kind != LINES_END) {
+        piece now;
+        TRY(piece_read(&now, &s->seen, s->line.data, s->line.len, *no));
+        s->left = now.rows;
+        lines_renumber(in, now.line);
+        TRY(lines_next(in, &s->line, no, kind));
+    }
+    if (s->left > 0 && *kind == LINES_END)
+        FAIL(CORUN_EFORMAT, "the input ends inside a piece: %llu rows are missing",
+             (unsigned long long)s->left);
+    s->left -= s->left > 0;
+    return CORUN_OK;
+}
+
 /* Reads the next line of this shard into the ring. */
 static corun_status take_line(state *s)
 {
     pump *p = s->p;
     lines_kind kind;
     journal_row r = {.index = s->tail};
-    TRY(lines_next(p->in, &s->line, &r.line_no, &kind));
+    TRY(next_line(s, &r.line_no, &kind));
     if (kind == LINES_END) {
         s->end = true;
         return CORUN_OK;
@@ -265,10 +286,11 @@ static corun_status fill(state *s)
         if (s->filling) TRY(submit(s));
         if (s->filling || s->end || s->budget == 0 || s->n_alive == s->p->window || !has_room(s))
             return CORUN_OK;
+        if (s->n_alive && !lines_ready(s->p->in)) return CORUN_OK; /* what is alive goes on */
+        TRY(drain(s)); /* before reading, which may wait */
         uint64_t before = s->index;
         TRY(take_line(s));
         if (s->index != before && s->budget != UINT64_MAX) s->budget--;
-        TRY(drain(s));
     }
 }
 

@@ -39,6 +39,7 @@ typedef struct pump {
     results *out; /* NULL without an engine */
     report *report;
     pump_arrival arrival;
+    bool pieces;             /* the input is a stream of pieces (pieces.h) */
     uint64_t shard, n_shard; /* lines with index (blank ones not counted) % n_shard == shard */
     size_t window;
     int (*stop)(void); /* not 0: end now */

@@ -14,7 +14,11 @@ static digest *find(const seen *s, digest d)
 
 corun_status seen_add(seen *s, const char *id, size_t len, bool *twice)
 {
-    digest d = digest_of(id, len);
+    return seen_put(s, digest_of(id, len), twice);
+}
+
+corun_status seen_put(seen *s, digest d, bool *twice)
+{
     if (is_free(&d)) d.lo = 1;
     if (2 * (s->n + 1) > s->cap) {
         seen more = {.cap = s->cap ? 2 * s->cap : 1024, .n = s->n};

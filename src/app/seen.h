@@ -11,6 +11,7 @@ typedef struct seen {
 } seen;
 
 /* Adds a string to a set, which begins as zeros. *twice: it was there. */
+corun_status seen_put(seen *s, digest d, bool *twice); /* by its digest */
 corun_status seen_add(seen *s, const char *id, size_t len, bool *twice);
 void seen_free(seen *s);
 
