@@ -17,3 +17,7 @@ install(FILES ${CMAKE_BINARY_DIR}/corunConfig.cmake ${CMAKE_BINARY_DIR}/corunCon
 file(RELATIVE_PATH CORUN_PC_TO_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
 configure_file(cmake/corun.pc.in ${CMAKE_BINARY_DIR}/corun.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/corun.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+# In a wheel (pyproject.toml) the library lies beside the Python files, under one plain name.
+if(SKBUILD)
+  install(FILES $<TARGET_FILE:corun_lib> DESTINATION corun RENAME libcorun.so COMPONENT python)
+endif()

@@ -19,6 +19,7 @@ np = pytest.importorskip("numpy")
 sys.path.insert(0, str(ROOT / "python"))
 import corun as cr  # noqa: E402
 from corun import _abi  # noqa: E402
+from corun.engine import Job  # noqa: E402
 
 LIB = CORUN.parent / "libcorun.so"
 GOLDEN = ROOT / "tests" / "data" / "golden"
@@ -377,11 +378,10 @@ def test_refill_is_all_or_nothing(lib):
         with pytest.raises(cr.CorunError):
             m.refill({})
         assert state(m, e) == before
-        job = cr._Job(m.prompt_tokens([5, 6]), cr.Sampling(max_tokens=4), lib.c.corun_seed_sample)
-        id_ = e._submit(job, 0)
+        id_ = e.submit(Job(m.prompt_tokens([5, 6]), cr.Sampling(max_tokens=4), lib.seed_sample))
         with pytest.raises(cr.CorunError, match="alive"):
             m.refill(new)
-        lib.check(lib.c.corun_cancel(e.handle, id_))
+        e.cancel(id_)
         m.refill(new)
         assert state(m, e) != before
 
@@ -406,31 +406,35 @@ def test_refill_takes_any_layout(lib):
 
 # ---- installed -----------------------------------------------------------------------------------
 
-def test_wheel(lib, tmp_path):
-    """pip installs the package without a compiler; with the library beside it nothing else is
-    needed to find it, and no variable of the environment matters."""
-    source = tmp_path / "source"
-    shutil.copytree(ROOT / "python", source, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    r = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-input",
-                        "--disable-pip-version-check", "--target", str(tmp_path / "site"),
-                        str(source)], capture_output=True)
-    if r.returncode != 0 and b"setuptools" in r.stderr and not os.environ.get("CI"):
-        pytest.skip("pip cannot get setuptools here")
-    assert r.returncode == 0, r.stderr.decode()
-    code = ("import corun; m = corun.Model('fake:phase'%s); print(corun.__file__);"
-            "print(corun.Engine(m).fingerprint)")
+def run_installed(site, code, **more):
+    """Runs code with the installed package alone, in an environment that holds nothing."""
+    path = pathlib.Path(np.__file__).parent.parent
     bare = {"PATH": "/usr/bin:/bin", "CC": "/bin/false", "CORUN_LIBRARY": "/nonsense"}
-    inside = str(tmp_path / "site" / "corun")
+    return subprocess.run([sys.executable, "-c", "import sys; sys.path[:0] = [%r, %r]\n" % (
+        str(site), str(path)) + code], cwd=site, env=bare, capture_output=True, text=True, **more)
 
-    def run(argument):
-        path = pathlib.Path(np.__file__).parent.parent
-        return subprocess.run([sys.executable, "-c", "import sys; sys.path[:0] = [%r, %r]\n" % (
-            str(tmp_path / "site"), str(path)) + code % argument], cwd=tmp_path, env=bare,
-            capture_output=True, text=True)
 
-    r = run(f", library={str(LIB)!r}")
-    assert r.returncode == 0 and inside in r.stdout, r.stderr
+FINGERPRINT = ("import corun; m = corun.Model('fake:phase'%s); print(corun.__file__);"
+               "print(corun.Engine(m).fingerprint)")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_install(lib, tmp_path, compiled):
+    """`pip install .` compiles the library and puts it beside the package; without CMake the
+    Python files come alone, and take the library that they are given, or one put beside them."""
+    pytest.importorskip("scikit_build_core")
+    site = tmp_path / "site"
+    r = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-input",
+                        "--no-build-isolation", "--disable-pip-version-check", "--target",
+                        str(site), str(ROOT), *([] if compiled else ["-C", "wheel.cmake=false"])],
+                       capture_output=True, env={**os.environ, "CC": "gcc" if compiled else "false"})
+    assert r.returncode == 0, r.stderr.decode()
+    beside = site / "corun" / "libcorun.so"
+    assert beside.exists() == compiled and (site / "corun" / "py.typed").exists()
+    r = run_installed(site, FINGERPRINT % f", library={str(LIB)!r}")
+    assert r.returncode == 0 and str(site / "corun") in r.stdout, r.stderr
     fingerprint = r.stdout.splitlines()[-1]
-    shutil.copy(LIB.resolve(), tmp_path / "site" / "corun" / "libcorun.so")
-    r = run("")
+    if not compiled:
+        shutil.copy(LIB.resolve(), beside)
+    r = run_installed(site, FINGERPRINT % "")
     assert r.returncode == 0 and r.stdout.splitlines()[-1] == fingerprint, r.stderr

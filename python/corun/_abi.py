@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes as C
 import pathlib
-from typing import Optional
+from typing import Any, List, Optional
 
 VERSION = "0.1.0"
 SONAME = "libcorun.so.0"
@@ -98,7 +98,7 @@ class Event(C.Structure):
 
 class Stats(C.Structure):
     _c_name_ = "corun_stats"
-    _fields_ = [(name, C.c_uint64) for name in (
+    _fields_: List[Any] = [(name, C.c_uint64) for name in (
         "steps_prefill", "steps_decode", "steps_mixed", "tokens_prompt", "tokens_new", "rows_live",
         "rows_dead", "swaps_out", "swaps_in", "recomputes", "preempted_most", "prefix_hits",
         "prefix_tokens", "prompt_cuts", "pages", "pages_free", "pages_peak", "swap_pages",
@@ -172,7 +172,11 @@ class Library:
         if status != OK:
             raise self.error(status)
 
-    def text(self, function, *arguments) -> bytes:
+    def seed_sample(self, seed: int, i: int) -> int:
+        """The seed of sample i of a request with this seed."""
+        return int(self.c.corun_seed_sample(seed, i))
+
+    def text(self, function: Any, *arguments: Any) -> bytes:
         """A function that fills (out, cap, n): called again with the room that it asks for."""
         n = C.c_size_t()
         room = 4096
