@@ -175,6 +175,7 @@ static void state(serve *s, http_call *c)
     field_uint(&w, "rows_live", e->rows_live);
     field_uint(&w, "rows_dead", e->rows_dead);
     field_uint(&w, "steps", e->steps_prefill + e->steps_decode + e->steps_mixed);
+    field_uint(&w, "steps_decode", e->steps_decode + e->steps_mixed); /* those with rows_live */
     field_uint(&w, "prefix_hits", e->prefix_hits);
     field_uint(&w, "swaps_out", e->swaps_out);
     field_uint(&w, "swaps_in", e->swaps_in);
