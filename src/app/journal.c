@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "app/facts.h"
 #include "app/job.h"
 #include "base/clock.h"
 
@@ -309,65 +310,21 @@ uint64_t journal_torn(const journal *j) { return j->torn; }
 
 /* ---- what must be equal ------------------------------------------------------------------ */
 
-typedef struct differ {
-    buf text;
-    unsigned n;
-} differ;
-
-enum { SHOWN = 8, VALUE = 90, LEVELS = 8 };
-
-static void put_value(buf *b, const json_t *v)
-{
-    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    if (!v)
-        buf_puts(b, "nothing");
-    else if (!text)
-        buf_puts(b, "?");
-    else
-        buf_printf(b, "%.*s%s", VALUE, text, strlen(text) > VALUE ? "..." : "");
-    free(text);
-}
-
-static void compare(differ *d, const char *name, const json_t *was, const json_t *is, int level)
-{
-    if (json_equal(was, is)) return;
-    if (json_is_object(was) && json_is_object(is) && level < LEVELS) {
-        const char *key;
-        json_t *v;
-        char deeper[128];
-        json_object_foreach ((json_t *)(uintptr_t)is, key, v) {
-            snprintf(deeper, sizeof deeper, "%s%s%s", name, *name ? "." : "", key);
-            compare(d, deeper, json_object_get(was, key), v, level + 1);
-        }
-        json_object_foreach ((json_t *)(uintptr_t)was, key, v) {
-            if (level == 0 || json_object_get(is, key)) continue; /* level 0: not asked for yet */
-            snprintf(deeper, sizeof deeper, "%s.%s", name, key);
-            compare(d, deeper, v, NULL, level + 1);
-        }
-        return;
-    }
-    if (d->n++ >= SHOWN) return;
-    buf_printf(&d->text, "\n  %s: journal ", name);
-    put_value(&d->text, was);
-    buf_puts(&d->text, ", this run ");
-    put_value(&d->text, is);
-}
-
 corun_status journal_check(const journal *j, const json_t *facts)
 {
-    differ d = {0};
+    buf text;
+    unsigned n = 0;
     if (!j->header) return CORUN_OK;
-    buf_init(&d.text, 1 << 16);
-    compare(&d, "", j->header, facts, 0);
-    buf_putc(&d.text, 0);
-    corun_status st = buf_status(&d.text);
-    if (st == CORUN_OK && d.n)
+    buf_init(&text, 1 << 16);
+    corun_status st = facts_compare(j->header, facts, "journal", "this run", &text, &n);
+    buf_putc(&text, 0);
+    if (st == CORUN_OK) st = buf_status(&text);
+    if (st == CORUN_OK && n)
         st = err_set(CORUN_EINVAL,
                      "%s: belongs to another run (%llu rows are done). --restart throws them away "
-                     "and starts over. What differs (%u):%s%s",
-                     j->s.name, (unsigned long long)j->n_rows, d.n, d.text.data,
-                     d.n > SHOWN ? "\n  and more" : "");
-    buf_free(&d.text);
+                     "and starts over. What differs (%u):%s",
+                     j->s.name, (unsigned long long)j->n_rows, n, text.data);
+    buf_free(&text);
     return st;
 }
 

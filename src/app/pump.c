@@ -27,14 +27,13 @@ typedef struct alive {
 
 typedef struct state {
     pump *p;
-    seen seen;
+    feed feed;
     entry *ring;         /* PUMP_MAX_ROWS */
     uint64_t head, tail; /* indices of rows */
     size_t bytes;
     alive *alive;
     size_t n_alive;
-    job *filling; /* has prompts to submit, or NULL */
-    buf line;
+    job *filling;   /* has prompts to submit, or NULL */
     uint64_t index; /* lines read, blank ones not counted */
     uint64_t left;  /* rows of the piece that are not read */
     bool end;
@@ -102,15 +101,7 @@ static corun_status pass_on(state *s, entry *at)
 static corun_status finish(state *s, entry *at)
 {
     buf_init(&at->row, JOB_MAX_ROW);
-    if (s->p->engine) {
-        corun_status st = s->p->kind.write(at->j, s->p->model, &at->row);
-        if (st == CORUN_ECAPACITY) { /* an answer too large to write is an error row */
-            job_fail(at->j, 500, NULL, "the answer is larger than %zu bytes", JOB_MAX_ROW);
-            buf_reset(&at->row);
-            st = s->p->kind.write(at->j, s->p->model, &at->row);
-        }
-        TRY(st);
-    }
+    if (s->p->engine) TRY(feed_row(&s->p->kind, at->j, s->p->model, &at->row));
     s->bytes += at->row.len;
     s->bytes -= at->bytes;
     at->bytes = at->row.len;
@@ -203,45 +194,30 @@ static corun_status restore(state *s, job *j, const journal_row *r)
 }
 
 /* Makes the job of the line that was just read. *j stays NULL when it is another shard's. */
-static corun_status make_job(state *s, job **j, lines_kind kind, bool mine, const journal_row *r,
-                             bool found)
+static corun_status make_job(state *s, job **j, bool mine, const journal_row *r, bool found)
 {
-    pump *p = s->p;
-    bool twice = false;
-    if (kind == LINES_LONG) {
-        if (!mine) return CORUN_OK;
-        TRY(job_new(j, r->line_no));
-        (*j)->id = digest_of(s->line.data, s->line.len);
-        job_fail(*j, 400, NULL, "the line is longer than %zu bytes", JOB_MAX_LINE);
-    } else {
-        TRY(p->kind.open(j, s->line.data, s->line.len, r->line_no));
-        if ((*j)->custom_id)
-            TRY(seen_add(&s->seen, json_string_value((*j)->custom_id),
-                         json_string_length((*j)->custom_id), &twice));
-        if (twice) job_fail(*j, 400, "custom_id", "custom_id: an earlier line has the same one");
-        if (mine && !found && (*j)->http == 200) TRY(p->kind.prepare(*j, p->model));
-    }
+    TRY(feed_job(&s->feed, j));
     if (found) return restore(s, *j, r);
-    if (mine) return CORUN_OK;
+    if (mine) return (*j)->http == 200 ? s->p->kind.prepare(*j, s->p->model) : CORUN_OK;
     job_free(*j);
     *j = NULL;
     return CORUN_OK;
 }
 
 /* The next line that asks for a row; before the first one of a piece its header. */
-static corun_status next_line(state *s, uint64_t *no, lines_kind *kind)
+static corun_status next_line(state *s)
 {
-    lines *in = s->p->in;
-    TRY(lines_next(in, &s->line, no, kind));
+    feed *f = &s->feed;
+    TRY(feed_next(f));
     if (!s->p->pieces) return CORUN_OK;
-    if (s->left == 0 && *kind != LINES_END) {
+    if (s->left == 0 && f->what != LINES_END) {
         piece now;
-        TRY(piece_read(&now, &s->seen, s->line.data, s->line.len, *no));
+        TRY(piece_read(&now, &f->seen, f->line.data, f->line.len, f->line_no));
         s->left = now.rows;
-        lines_renumber(in, now.line);
-        TRY(lines_next(in, &s->line, no, kind));
+        lines_renumber(f->in, now.line);
+        TRY(feed_next(f));
     }
-    if (s->left > 0 && *kind == LINES_END)
+    if (s->left > 0 && f->what == LINES_END)
         FAIL(CORUN_EFORMAT, "the input ends inside a piece: %llu rows are missing",
              (unsigned long long)s->left);
     s->left -= s->left > 0;
@@ -252,10 +228,9 @@ static corun_status next_line(state *s, uint64_t *no, lines_kind *kind)
 static corun_status take_line(state *s)
 {
     pump *p = s->p;
-    lines_kind kind;
-    journal_row r = {.index = s->tail};
-    TRY(next_line(s, &r.line_no, &kind));
-    if (kind == LINES_END) {
+    TRY(next_line(s));
+    journal_row r = {.index = s->tail, .line_no = s->feed.line_no};
+    if (s->feed.what == LINES_END) {
         s->end = true;
         return CORUN_OK;
     }
@@ -265,11 +240,12 @@ static corun_status take_line(state *s)
         r.input = lines_digest(p->in);
         TRY(find_row(s, &r, &found));
     }
-    corun_status st = make_job(s, &j, kind, mine, &r, found);
+    corun_status st = make_job(s, &j, mine, &r, found);
     if (st != CORUN_OK) job_free(j);
     if (st != CORUN_OK || !j) return st;
     entry *at = &s->ring[s->tail++ % PUMP_MAX_ROWS];
-    *at = (entry){.j = j, .finished = found, .bytes = found ? 0 : 4 * s->line.len + 512, .r = r};
+    *at =
+        (entry){.j = j, .finished = found, .bytes = found ? 0 : 4 * s->feed.line.len + 512, .r = r};
     s->bytes += at->bytes;
     if (found || j->http != 200) return CORUN_OK;
     if (!p->engine) /* only checked: nothing to wait for */
@@ -346,7 +322,7 @@ static corun_status run(state *s)
 corun_status pump_run(pump *p)
 {
     state s = {.p = p};
-    buf_init(&s.line, JOB_MAX_LINE + 1);
+    feed_init(&s.feed, p->in, &p->kind);
     corun_status st = CORUN_ENOMEM;
     if (MEM_NEW(s.ring, PUMP_MAX_ROWS) && MEM_NEW(s.alive, p->window)) st = run(&s);
     for (; s.ring && s.head < s.tail; s.head++) {
@@ -355,7 +331,6 @@ corun_status pump_run(pump *p)
     }
     mem_free(s.ring);
     mem_free(s.alive);
-    seen_free(&s.seen);
-    buf_free(&s.line);
+    feed_free(&s.feed);
     return st;
 }

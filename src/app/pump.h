@@ -4,8 +4,7 @@
 #ifndef APP_PUMP_H
 #define APP_PUMP_H
 
-#include "app/job.h"
-#include "app/lines.h"
+#include "app/feed.h"
 #include "app/report.h"
 #include "app/results.h"
 
@@ -14,13 +13,6 @@
 
 /* Prompts alive for this many slots: enough that no slot waits for a line. */
 #define PUMP_WINDOW(slots) ((slots) < 16 ? 64u : (slots) > 250 ? 1000u : 4u * (unsigned)(slots))
-
-/* What a line is. */
-typedef struct pump_kind {
-    corun_status (*open)(job **out, const char *line, size_t len, uint64_t line_no);
-    corun_status (*prepare)(job *j, const job_model *m);
-    corun_status (*write)(const job *j, const job_model *m, buf *out);
-} pump_kind;
 
 /* When lines are submitted: all as soon as there is room, a number of them before each step, or
  * 0 to 8 before each step by a counter generator with this seed. */
@@ -32,7 +24,7 @@ typedef struct pump_arrival {
 corun_status pump_arrival_parse(const char *text, pump_arrival *out);
 
 typedef struct pump {
-    pump_kind kind;
+    feed_kind kind;
     const job_model *model;
     corun_engine *engine; /* NULL: check the lines only, write nothing */
     lines *in;

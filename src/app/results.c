@@ -5,22 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static corun_status set(json_t *o, const char *key, json_t *v)
-{
-    if (!o || json_object_set_new(o, key, v) != 0) FAIL(CORUN_ENOMEM, "no memory for the journal");
-    return CORUN_OK;
-}
+#include "app/facts.h"
 
 static corun_status describe_input(results *r)
 {
     char hex[33];
-    if (!r->input.known) return set(r->facts, "input", json_string("a stream"));
+    if (!r->input.known) return facts_set(r->facts, "input", json_string("a stream"));
     json_t *in = json_object();
     digest_hex(r->input.text, hex);
-    corun_status st = set(in, "bytes", json_integer((json_int_t)r->input.bytes));
-    if (st == CORUN_OK) st = set(in, "lines", json_integer((json_int_t)r->input.n));
-    if (st == CORUN_OK) st = set(in, "digest", json_string(hex));
-    if (st == CORUN_OK) return set(r->facts, "input", in);
+    corun_status st = facts_set(in, "bytes", json_integer((json_int_t)r->input.bytes));
+    if (st == CORUN_OK) st = facts_set(in, "lines", json_integer((json_int_t)r->input.n));
+    if (st == CORUN_OK) st = facts_set(in, "digest", json_string(hex));
+    if (st == CORUN_OK) return facts_set(r->facts, "input", in);
     json_decref(in);
     return st;
 }
@@ -30,7 +26,7 @@ corun_status results_open(results *r, const char *out, const char *in, json_t *o
 {
     const char *version = corun_version();
     r->facts = json_object();
-    TRY(set(r->facts, "options", options));
+    TRY(facts_set(r->facts, "options", options));
     TRY(lines_survey(in, &r->input));
     TRY(place_find(&r->at, out, &in, 1));
     if (!r->at.path) {
@@ -39,8 +35,8 @@ corun_status results_open(results *r, const char *out, const char *in, json_t *o
     }
     TRY(journal_open(&r->journal, &r->at, restart));
     TRY(place_clear(&r->at));
-    TRY(set(r->facts, "release", json_stringn(version, strcspn(version, " "))));
-    TRY(set(r->facts, "command", json_string(command)));
+    TRY(facts_set(r->facts, "release", json_stringn(version, strcspn(version, " "))));
+    TRY(facts_set(r->facts, "command", json_string(command)));
     TRY(describe_input(r));
     return journal_check(r->journal, r->facts);
 }
@@ -48,16 +44,7 @@ corun_status results_open(results *r, const char *out, const char *in, json_t *o
 corun_status results_begin(results *r, const cmd_session *s)
 {
     if (!r->journal) return CORUN_OK;
-    corun_stats stats;
-    char hex[33], text[16384];
-    size_t n;
-    json_t *numeric;
-    TRY(corun_identity(s->engine, hex, text, sizeof text, &n));
-    TRY(json_read(&numeric, text, n, "identity"));
-    TRY(set(r->facts, "identity", json_string(hex)));
-    TRY(set(r->facts, "numeric", numeric));
-    TRY(corun_engine_stats(s->engine, &stats));
-    TRY(set(r->facts, "pool_pages", json_integer((json_int_t)stats.pages)));
+    TRY(facts_of_engine(r->facts, s));
     TRY(journal_begin(r->journal, r->facts));
     r->begun = true;
     if (r->quiet || !journal_restored(r->journal)) return CORUN_OK;
