@@ -13,12 +13,13 @@ Every failure of the library is a CorunError with the library's text. No environ
 read. docs/python.md has it all.
 """
 from ._abi import VERSION as __version__, CorunError, Library
+from .async_llm import AsyncLLM
 from .engine import Engine, Model, Result, Sample, Sampling, Score
 from .llm import LLM
 from .outputs import (CompletionOutput, EncodingOutput, Logprob, RequestMetrics, RequestOutput,
                       ScoreOutput)
 from .sampling_params import RequestOutputKind, SamplingParams
 
-__all__ = ["CompletionOutput", "CorunError", "EncodingOutput", "Engine", "LLM", "Library",
-           "Logprob", "Model", "RequestMetrics", "RequestOutput", "RequestOutputKind", "Result",
+__all__ = ["AsyncLLM", "CompletionOutput", "CorunError", "EncodingOutput", "Engine", "LLM",
+           "Library", "Logprob", "Model", "RequestMetrics", "RequestOutput", "RequestOutputKind", "Result",
            "Sample", "Sampling", "SamplingParams", "Score", "ScoreOutput", "__version__"]

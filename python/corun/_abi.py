@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes as C
 import pathlib
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 VERSION = "0.1.0"
 SONAME = "libcorun.so.0"
@@ -98,7 +98,7 @@ class Event(C.Structure):
 
 class Stats(C.Structure):
     _c_name_ = "corun_stats"
-    _fields_: List[Any] = [(name, C.c_uint64) for name in (
+    _fields_ = [(name, C.c_uint64) for name in (  # type: ignore[assignment]
         "steps_prefill", "steps_decode", "steps_mixed", "tokens_prompt", "tokens_new", "rows_live",
         "rows_dead", "swaps_out", "swaps_in", "recomputes", "preempted_most", "prefix_hits",
         "prefix_tokens", "prompt_cuts", "pages", "pages_free", "pages_peak", "swap_pages",

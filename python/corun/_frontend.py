@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pathlib
-from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union)
+from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type,
+                    TypeVar, Union)
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from .sampling_params import SamplingParams
 
 TextPrompt = Mapping[str, Any]  # {"prompt": text}
 TokensPrompt = Mapping[str, Any]  # {"prompt_token_ids": ids}
+J = TypeVar("J", bound=Job)
 SinglePrompt = Union[str, TextPrompt, TokensPrompt, Sequence[int], Array]
 
 # Arguments of vLLM that choose how it works, not what it answers: accepted, without effect.
@@ -293,7 +295,8 @@ class Frontend:
             return prompt
         return Ready(prompt.text, prompt.ids[-n:].copy())
 
-    def job(self, prompt: Ready, p: SamplingParams, base: Sampling, before: int = 0) -> Job:
+    def job(self, prompt: Ready, p: SamplingParams, base: Sampling, before: int = 0,
+            make: Type[J] = Job) -> J:  # type: ignore[assignment]
         """before: samples of equal prompts of the same call that came earlier."""
         ids, seed = prompt.ids, p.seed
         if seed is None:
@@ -302,14 +305,23 @@ class Frontend:
         max_tokens = base.max_tokens
         if max_tokens is not None and max_tokens > room > 0:
             max_tokens = room  # as vLLM's offline class: the context ends the answer
-        return Job(ids, dataclasses.replace(base, seed=seed, max_tokens=max_tokens),
-                   self.lib.seed_sample, p.detokenize)
+        return make(ids, dataclasses.replace(base, seed=seed, max_tokens=max_tokens),
+                    self.lib.seed_sample, p.detokenize)
 
     def seed_of(self, ids: Array) -> int:
         """The seed of a request that names none: 53 bits of a digest of the prompt's ids."""
         data = self.seed.to_bytes(8, "little") + ids.astype("<i4").tobytes()
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 11
 
-    def output(self, request_id: str, prompt: Ready, job: Job, finished: bool = True) -> RequestOutput:
-        return RequestOutput(request_id, prompt.text, job.result(), finished,
-                             self.tokenizer.token_text)
+    def output(self, request_id: str, prompt: Ready, job: Job, finished: bool = True,
+               since: Optional[Sequence[Tuple[int, int]]] = None) -> RequestOutput:
+        r = job.result(since)
+        seen = [] if r.prompt_logprobs is None else [r.prompt_tokens, r.prompt_top_ids]
+        for s in r.samples:
+            if s.logprobs is not None:
+                seen += [s.tokens, s.top_ids]
+        texts: Dict[int, str] = {}
+        if seen:
+            ids = np.unique(np.concatenate([a.ravel() for a in seen if a is not None])).tolist()
+            texts = {i: self.tokenizer.token_text(i) for i in ids if i >= 0}
+        return RequestOutput(request_id, prompt.text, r, finished, texts)

@@ -57,7 +57,7 @@ class Sample:
     logprobs: Optional[Array]  # float32 [n]: natural logarithms; None: not asked for
     top_ids: Optional[Array]  # int32 [n, k], likeliest first; -1: fewer
     top_logprobs: Optional[Array]  # float32 [n, k]; NaN: fewer
-    finish: str  # "stop", "length", "error"; in partial outputs also "", while it runs
+    finish: str  # "stop", "length", "error"; of AsyncLLM also "abort", and "" while it runs
     stop_reason: Union[None, str, int]  # the stop string or stop token id that ended it
     seed: int
     error: Optional[str]  # why the request failed; tokens drawn before stay
@@ -285,14 +285,15 @@ class _Tokens:
             self.logprob.append(e.logprob)
             self.top.append((list(e.top_id[:n]), list(e.top_logprob[:n])))
 
-    def tops(self, k: Optional[int],
-             before: int = 0) -> Tuple[Optional[Array], Optional[Array]]:
+    def tops(self, k: Optional[int], before: int = 0,
+             start: int = 0) -> Tuple[Optional[Array], Optional[Array]]:
         """Arrays [before + n, k] of the k likeliest; (None, None) where none were asked for."""
         if not k or k < 0:
             return None, None
-        ids = np.full((before + len(self.top), k), -1, np.int32)
+        top = self.top[start:]
+        ids = np.full((before + len(top), k), -1, np.int32)
         lps = np.full(ids.shape, np.nan, np.float32)
-        for row, (i, lp) in enumerate(self.top, before):
+        for row, (i, lp) in enumerate(top, before):
             m = min(k, len(i))
             ids[row, :m], lps[row, :m] = i[:m], lp[:m]
         return ids, lps
@@ -344,15 +345,18 @@ class Job:
     def done(self) -> bool:
         return self.n_open == 0
 
-    def result(self) -> Result:
-        """What came so far; all of it when done."""
+    def result(self, since: Optional[Sequence[Tuple[int, int]]] = None) -> Result:
+        """What came so far; all of it when done. since: of each sample, the tokens and pieces of
+        text that are left out."""
         samples = []
         for i, t in enumerate(self.samples):
             finish, why, error = self.end[i] or ("", None, None)
-            ids, lps = t.tops(self.s.logprobs)
+            token, text = since[i] if since is not None else (0, 0)
+            ids, lps = t.tops(self.s.logprobs, start=token)
             samples.append(Sample(
-                np.array(t.id, np.int32), b"".join(self.text[i]).decode("utf-8", "replace"),
-                None if self.s.logprobs is None else np.array(t.logprob, np.float32),
+                np.array(t.id[token:], np.int32),
+                b"".join(self.text[i][text:]).decode("utf-8", "replace"),
+                None if self.s.logprobs is None else np.array(t.logprob[token:], np.float32),
                 ids, lps, finish, why, self.seed[i], error))
         r = Result(self.tokens, None, None, None, samples)
         if self.s.prompt_logprobs is not None:

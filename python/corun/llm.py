@@ -160,7 +160,7 @@ class LLM:
         base = {id(p): self._front.sampling(p) for p in {id(p): p for p in params}.values()}
         ready = [self._front.cut(r, p) for r, p in zip(ready, params)]
         before: Dict[bytes, int] = {}
-        jobs = []
+        jobs: List[Job] = []
         for r, p in zip(ready, params):
             key = r.ids.tobytes()
             n = before.get(key, 0)

@@ -1,12 +1,13 @@
 """What a request gives, with the names of vLLM's classes.
 
 Text and token ids are plain; dictionaries of log-probabilities are built when they are first read.
-The arrays that they are built from are `CompletionOutput.sample` and `RequestOutput.result`.
+The arrays that they are built from are `CompletionOutput.sample` and `RequestOutput.result`. An output
+holds the texts of its tokens, so that it outlives the model.
 """
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class RequestMetrics:
 
 
 LogprobDict = Dict[int, Logprob]
-TokenText = Callable[[int], str]
+TokenText = Mapping[int, str]
 
 
 def logprob_dicts(ids: "np.ndarray[Any, Any]", logprobs: "np.ndarray[Any, Any]",
@@ -41,12 +42,12 @@ def logprob_dicts(ids: "np.ndarray[Any, Any]", logprobs: "np.ndarray[Any, Any]",
     rows = top_ids.tolist() if top_ids is not None else [[]] * len(ids)
     values = top_logprobs.tolist() if top_logprobs is not None else [[]] * len(ids)
     for token, own, top, lps in zip(ids.tolist(), logprobs.tolist(), rows, values):
-        d = {token: Logprob(own, None, text(token))}
+        d = {token: Logprob(own, None, text[token])}
         for rank, (i, lp) in enumerate(zip(top, lps), 1):
             if i == token:
                 d[i].rank = rank
             elif i >= 0:
-                d[i] = Logprob(lp, rank, text(i))
+                d[i] = Logprob(lp, rank, text[i])
         out.append(d)
     return out
 
@@ -81,10 +82,6 @@ class CompletionOutput:
     def cumulative_logprob(self) -> Optional[float]:
         """The sum over the tokens, from left to right; None where none were asked for."""
         return None if self.sample.logprobs is None else sum(self.sample.logprobs.tolist())
-
-    def __getstate__(self) -> Dict[str, Any]:
-        self.logprobs  # built now: the tokenizer stays behind
-        return {**self.__dict__, "_token_text": None}
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -128,10 +125,6 @@ class RequestOutput:
                 None if r.prompt_top_logprobs is None else r.prompt_top_logprobs[1:],
                 self._token_text)]
         return self._prompt_logprobs
-
-    def __getstate__(self) -> Dict[str, Any]:
-        self.prompt_logprobs  # built now: the tokenizer stays behind
-        return {**self.__dict__, "_token_text": None}
 
     def __repr__(self) -> str:
         return (f"RequestOutput(request_id={self.request_id}, prompt={self.prompt!r}, "
