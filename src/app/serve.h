@@ -28,9 +28,11 @@ typedef struct serve_route {
 } serve_route;
 
 /* Tables of routes, each ended by a row without a method; serve_routes.c lists them. */
-extern const serve_route serve_openai_routes[]; /* serve_openai.c */
-extern const serve_route serve_info_routes[];   /* serve_info.c */
-extern const serve_route serve_page_routes[];   /* serve_page.c */
+extern const serve_route serve_openai_routes[];  /* serve_openai.c */
+extern const serve_route serve_info_routes[];    /* serve_info.c */
+extern const serve_route serve_page_routes[];    /* serve_page.c */
+extern const serve_route serve_files_routes[];   /* serve_files.c */
+extern const serve_route serve_batches_routes[]; /* serve_batches.c */
 
 #define SERVE_ROUTES_MAX 64
 
@@ -42,9 +44,10 @@ struct serve {
     http *http;
     const char *model_id;  /* --served-model-name, or the base name of the model's path */
     char policy[16];       /* in force */
-    const char *state;     /* folder of files and batches, or NULL: --no-state */
     struct store *store;   /* NULL: /v1/files and /v1/batches answer 503 */
+    struct runner *runner; /* of its batches */
     const char *store_why; /* the reason */
+    size_t max_upload;     /* bytes of a file */
     size_t slots;          /* rows of a step */
     int64_t max_tokens;    /* of a request: prompts and answers; 0: no limit */
     int64_t created;       /* unix time of the start */
@@ -87,6 +90,14 @@ void serve_stream(http_call *c, const char *type);
 void serve_count(serve *s, const http_call *c, int status);
 /* more: what the line of the log says besides. */
 void serve_count_more(serve *s, const http_call *c, int status, const char *more);
+
+/* serve_state.c */
+/* folder NULL: the usual one, which may fail: the reason is said and kept. Before the first task.
+ */
+corun_status serve_state_open(serve *s, const char *folder, bool none);
+/* Batches stop where they are. Before service_stop. */
+void serve_state_stop(serve *s);
+void serve_state_close(serve *s); /* after the service and the transport have ended */
 
 /* serve_metrics.c */
 corun_status serve_metrics_open(serve_metrics **out);

@@ -19,7 +19,7 @@ typedef struct serve_args {
     cmd_engine_args e;
     const char *host, *keys, *state;
     int32_t port, queue, connections, head_s, body_s, idle_s, write_s;
-    int64_t max_body, bodies, unsent, max_tokens;
+    int64_t max_body, max_upload, bodies, unsent, max_tokens;
     double stop_s;
     bool no_keys, no_state, log, quiet, help;
 } serve_args;
@@ -38,6 +38,7 @@ static corun_status check_args(const serve_args *a)
         {"idle-seconds", a->idle_s, 86400},
         {"write-seconds", a->write_s, 86400},
         {"max-body", a->max_body, JOB_MAX_LINE},
+        {"max-upload", a->max_upload, INT64_MAX / 2},
         {"max-bodies", a->bodies, INT64_MAX},
         {"max-unsent", a->unsent, INT64_MAX},
         {"max-tokens", a->max_tokens, INT64_MAX},
@@ -84,6 +85,7 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
         {"max-tokens", 0, ARG_LONG, &a->max_tokens, "N",
          "of one request, prompts and answers together (0: no limit)"},
         {"max-body", 0, ARG_SIZE, &a->max_body, "SIZE", "of one request (16M, at most)"},
+        {"max-upload", 0, ARG_SIZE, &a->max_upload, "SIZE", "of an uploaded file (200M)"},
         {"max-bodies", 0, ARG_SIZE, &a->bodies, "SIZE", "of all requests in memory together"},
         {"connections", 0, ARG_INT, &a->connections, "N", "open at once"},
         {"head-seconds", 0, ARG_INT, &a->head_s, "N", "for the head of a request"},
@@ -109,6 +111,7 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
     a->idle_s = (int32_t)l.idle_s;
     a->write_s = (int32_t)l.write_s;
     a->max_body = (int64_t)JOB_MAX_LINE;
+    a->max_upload = 200 << 20;
     a->bodies = (int64_t)l.bodies;
     a->unsent = (int64_t)l.unsent;
     TRY(args_parse(specs, sizeof specs / sizeof *specs, argc, argv, pos, 0, &n));
@@ -226,6 +229,8 @@ static corun_status open_all(serve *s, const serve_args *a, char name[256])
                             .slots = s->slots,
                             .threads = 2};
     TRY(service_open(&s->service, &s->session, &o));
+    s->max_upload = (size_t)a->max_upload;
+    TRY(serve_state_open(s, a->state, a->no_state));
     s->created = (int64_t)time(NULL);
     s->since = clock_seconds();
     return open_http(s, a);
@@ -233,8 +238,10 @@ static corun_status open_all(serve *s, const serve_args *a, char name[256])
 
 static void close_all(serve *s)
 {
+    serve_state_stop(s); /* where opening has failed */
     http_close(s->http);
     service_close(s->service);
+    serve_state_close(s);
     serve_metrics_close(s->metrics);
     cmd_close(&s->session);
     for (size_t i = 0; i < s->n_keys; i++) mem_free(s->keys[i]);
@@ -260,6 +267,7 @@ static bool stop(serve *s, const serve_args *a)
                 t.waiting);
     s->drain = true;
     http_drain(s->http);
+    serve_state_stop(s);
     bool whole = service_stop(s->service, a->stop_s);
     if (end < clock_seconds() + 1) end = clock_seconds() + 1;
     while (http_stats(s->http).alive && clock_seconds() < end) nap(0.01);

@@ -8,7 +8,8 @@
 #include "app/serve.h"
 
 static const serve_route *const tables[] = {serve_openai_routes, serve_info_routes,
-                                            serve_page_routes};
+                                            serve_page_routes, serve_files_routes,
+                                            serve_batches_routes};
 #define N_TABLE (sizeof tables / sizeof *tables)
 
 char serve_held[1];
