@@ -1,7 +1,7 @@
 # The words people type. CMake and its presets do the work; tools/setup installs what is missing.
 # BREAK=1 (for demo) runs the build with a planted fault instead: it must be caught.
 
-.PHONY: gpu-bundle gpu-check all demo test lint asan tsan fuzz portability bench break faults clean help
+.PHONY: gpu-bundle gpu-check all demo test eval lint asan tsan fuzz portability bench break faults clean help
 .DEFAULT_GOAL := all
 
 all: ## build build/corun (release)
@@ -18,6 +18,12 @@ test: ## everything CI runs; closes with "N passed, N failed, N skipped"
 	@tools/setup build test lint portability
 	@python3 tools/fetch tests || echo "test: what needs the missing files is skipped (under CI it fails)"
 	@tools/run_tests
+
+eval: ## lm-evaluation-harness on the engine and through the server (its packages take 760 MB)
+	@tools/setup build demo eval
+	@tools/build release corun corun_lib
+	@python3 tools/fetch demo || echo "eval: what needs the demo model is skipped"
+	@.cache/venv-eval/bin/python -m pytest -q tests/test_lm_eval.py
 
 lint: ## layers, limits, format, cppcheck
 	@tools/setup lint

@@ -6,6 +6,7 @@ Needs lm-eval (`make eval`), which is too large for the environment of `make tes
 import json
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import lm_eval  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from corun import LLM, SamplingParams  # noqa: E402
+from corun import LLM, SamplingParams, _abi  # noqa: E402
 from corun.lm_eval import CorunLM  # noqa: E402
 
 LIB = CORUN.parent / "libcorun.so"
@@ -208,6 +209,16 @@ def test_chat_templates_and_the_command(tmp_path):
     assert sample["arguments"]["gen_args_0"]["arg_0"].endswith("<|assistant|>")
 
 
+def test_the_example_of_the_docs(monkeypatch, capsys):
+    model_path("demo")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(_abi, "SONAME", str(LIB))
+    [code] = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "evaluation.md").read_text(),
+                        re.M | re.S)
+    exec(compile(code, "docs/evaluation.md", "exec"), {})
+    assert 0 <= float(capsys.readouterr().out.splitlines()[-1]) <= 1
+
+
 def test_arguments():
     with pytest.raises(ValueError, match="model"):
         CorunLM()
@@ -227,7 +238,8 @@ def server():
     running = []
 
     def start(model, *options):
-        p = subprocess.Popen([str(CORUN), "serve", "-m", model, "--port", "0", *options],
+        p = subprocess.Popen([str(CORUN), "serve", "-m", model, "--port", "0", "-q",
+                              "--no-state", *options],
                              stderr=subprocess.PIPE, text=True)
         running.append(p)
         said = ""
@@ -235,6 +247,8 @@ def server():
             said += line
             if "listening on" in line:
                 return line.split("listening on")[1].strip()
+        if "no transport" in said:  # built without CORUN_SERVER
+            pytest.skip(f"{CORUN} has no server")
         raise AssertionError(said)
 
     yield start
