@@ -258,17 +258,20 @@ static corun_status open_database(store *s)
 /* Removes contents that no row names: a killed server was about to add or had just deleted them. */
 static corun_status sweep(store *s)
 {
-    DIR *d = opendir(s->files);
-    if (!d) return store_fail_file(errno, s->files);
+    struct dirent **entry;
+    int n = scandir(s->files, &entry, NULL, alphasort);
+    if (n < 0) return store_fail_file(errno, s->files);
     corun_status st = CORUN_OK;
-    for (struct dirent *e; st == CORUN_OK && (e = readdir(d));) {
+    for (int i = 0; i < n; i++) {
+        const char *name = entry[i]->d_name;
         uint64_t seq;
-        bool found;
-        if (e->d_name[0] == '.') continue;
-        st = store_seq(s, "SELECT seq FROM files WHERE id = ?", e->d_name, &seq, &found);
-        if (st == CORUN_OK && !found) unlinkat(dirfd(d), e->d_name, 0);
+        bool found = true;
+        if (st == CORUN_OK && name[0] != '.')
+            st = store_seq(s, "SELECT seq FROM files WHERE id = ?", name, &seq, &found);
+        if (st == CORUN_OK && !found) store_unplace(s, name);
+        free(entry[i]);
     }
-    closedir(d);
+    free(entry);
     return st;
 }
 
