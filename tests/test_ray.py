@@ -47,7 +47,7 @@ class Place:
         return (self.folder / "single.jsonl").read_bytes()
 
     def run(self, name="in.jsonl", out="out.jsonl", model="fake:phase", **more):
-        more = {"workers": 3, "cpus_per_worker": 1, "rows": 5, "corun": str(self.program), **more}
+        more = {"workers": 3, "cpus_per_worker": 1, "piece_rows": 5, "corun": str(self.program), **more}
         return cr.run_batch(model, self.folder / name, self.folder / out, **more)
 
     def out(self):
@@ -130,7 +130,7 @@ def test_a_killed_worker(place):
     many(place)
     want = place.single()
     box = {}
-    t = threading.Thread(target=lambda: box.update(s=place.run(rows=50)))
+    t = threading.Thread(target=lambda: box.update(s=place.run(piece_rows=50)))
     t.start()
     wait_for(lambda: len(place.pieces()) >= 5)
     actor = parent(place.processes()[0])
@@ -146,7 +146,7 @@ def test_killed_engines_again_and_again(place):
     many(place)
     want = place.single()
     box = {}
-    t = threading.Thread(target=lambda: box.update(s=place.run(rows=20)))
+    t = threading.Thread(target=lambda: box.update(s=place.run(piece_rows=20)))
     t.start()
     r = random.Random(5)
     for _ in range(3):
@@ -179,7 +179,7 @@ def test_another_identity_is_refused_and_named(place):
     assert "its numeric identity is" in s.refused[0] and right in s.refused[0]
     (place.folder / "first").rmdir()
     (place.folder / "out.jsonl").unlink()
-    try:  # worker 0 is what others are compared with, and which came first is chance
+    try:  # the first is what others are compared with, and which is first is chance
         s = place.run(corun=odd_one(place, "--page 32"))
     except cr.BatchFailed as e:
         pytest.fail(str(e))
@@ -204,6 +204,37 @@ def test_all_refused(place):
     assert not (place.folder / "out.jsonl.corun-ray").exists()
 
 
+@pytest.mark.parametrize("then, text", [
+    ("head -c 1 >/dev/null; kill -9 $$", "rows from line 1 on ended 3 workers"),
+    ("echo 'corun: no memory' >&2; exit 4", "ended 3 workers, the last: corun: no memory"),
+])
+def test_a_piece_that_ends_workers_ends_the_run(place, then, text):
+    many(place, 20)
+    script = place.folder / "weak"
+    script.write_text(f"""#!/bin/sh
+case "$*" in *--pieces*) {place.program} "$@" </dev/null; {then} ;; esac
+exec {place.program} "$@"
+""")
+    script.chmod(0o755)
+    with pytest.raises(cr.BatchFailed) as e:
+        place.run(corun=str(script), workers=1, piece_rows=100)
+    assert e.value.code == 4 and text in str(e.value)
+    assert not (place.folder / "out.jsonl").exists()
+
+
+def test_workers_that_do_not_start(place):
+    many(place, 5)
+    script = place.folder / "weak"
+    script.write_text(f"""#!/bin/sh
+case "$*" in *--pieces*) echo "corun: no device" >&2; exit 4 ;; esac
+exec {place.program} "$@"
+""")
+    script.chmod(0o755)
+    with pytest.raises(cr.BatchFailed, match="no worker is left.*no device") as e:
+        place.run(corun=str(script), workers=2)
+    assert e.value.code == 4
+
+
 @pytest.mark.parametrize("more, text", [
     ({"model": "missing.gguf"}, "missing.gguf: No such file"),
     ({"options": ["--no-such"]}, "no-such"),
@@ -211,9 +242,11 @@ def test_all_refused(place):
     ({"options": ["--metrics=x"]}, "--metrics"),
     ({"name": "none.jsonl"}, "none.jsonl"),
     ({"out": "nowhere/out.jsonl"}, "nowhere"),
+    ({"out": "."}, "no regular file"),
+    ({"out": "in.jsonl"}, "is the input"),
     ({"corun": "no-such-program"}, "no-such-program"),
     ({"workers": 0}, "workers"),
-    ({"rows": 0}, "--rows"),
+    ({"piece_rows": 0}, "--rows"),
 ])
 def test_bad_use(place, more, text):
     many(place, 5)

@@ -7,6 +7,8 @@ that are out, never results: rows go to files in OUT.corun-ray, one a piece, nam
 the piece, so that the same command goes on where an earlier one was ended. docs/scale.md has the
 format and the figures.
 """
+from __future__ import annotations
+
 import argparse
 import collections
 import ctypes
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 __all__ = ["run_batch", "BatchFailed", "Summary", "main"]
 
@@ -37,7 +40,7 @@ OPEN_TIMEOUT = 3600.0  # seconds to open a model
 class BatchFailed(Exception):
     """The run ended without an output. code: as the exit codes of `corun batch`."""
 
-    def __init__(self, code, text):
+    def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
@@ -50,7 +53,7 @@ class Summary:
     kept: int = 0
     pieces: int = 0
     lost: int = 0          # workers that died and were replaced
-    refused: list = dataclasses.field(default_factory=list)  # texts, one a worker
+    refused: List[str] = dataclasses.field(default_factory=list)  # texts, one a worker
     identity: str = ""
     seconds: float = 0.0
 
@@ -65,25 +68,25 @@ class _Worker:
     ends with that thread, and so with this actor, however it ends.
     """
 
-    def __init__(self, argv):
+    def __init__(self, argv: List[str]) -> None:
         self.argv = argv
         self.feeding = threading.Lock()
-        self.waiting = collections.deque()  # [rows that are missing, queue], in order
-        self.first = queue.Queue()          # the first line of the process
-        self.ended = None                   # ("failed", code, text)
-        self.process = None
+        self.waiting: Deque[List[Any]] = collections.deque()  # [rows to come, queue]
+        self.first: queue.Queue[Any] = queue.Queue()  # the first line of the process
+        self.ended: Optional[Tuple[str, int, str]] = None  # ("failed", code, text)
+        self.process: Any = None
         threading.Thread(target=self._own, daemon=True).start()
 
-    def hello(self):
+    def hello(self) -> Tuple[Any, ...]:
         """The first line of the process as ("hello", dict, where) or ("failed", code, text)."""
         import ray
         where = f"{ray.util.get_node_ip_address()}, process {os.getpid()}"
         said = self.first.get()
-        return ("hello", said, where) if isinstance(said, dict) else said
+        return ("hello", said, where) if isinstance(said, dict) else tuple(said)
 
-    def run(self, head, text):
+    def run(self, head: bytes, text: bytes) -> Iterator[Any]:
         """Yields the rows of a piece in chunks, then None, or ("failed", code, text)."""
-        rows = queue.Queue(maxsize=4)
+        rows: queue.Queue[Any] = queue.Queue(maxsize=4)
         with self.feeding:
             if self.ended:
                 rows.put(self.ended)
@@ -94,19 +97,18 @@ class _Worker:
                     self.process.stdin.flush()
                 except OSError:
                     pass  # the process is gone: the reader says why
-        item = b""
+        item: Any = b""
         while isinstance(item, bytes):
             item = rows.get()
             yield item
 
-    def _own(self):
+    def _own(self) -> None:
         libc = ctypes.CDLL(None)
-        said = b""
         try:
             self.process = subprocess.Popen(
                 self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))  # PR_SET_PDEATHSIG
-            tail = collections.deque(maxlen=20)
+            tail: Deque[bytes] = collections.deque(maxlen=20)
             errors = threading.Thread(target=lambda: tail.extend(self.process.stderr), daemon=True)
             errors.start()
             first = self.process.stdout.readline()
@@ -125,8 +127,9 @@ class _Worker:
                 at[1].put(ended)
         self.first.put(ended)
 
-    def _read(self):
-        chunk, size = [], 0
+    def _read(self) -> None:
+        chunk: List[bytes] = []
+        size = 0
         for row in self.process.stdout:
             if not row.endswith(b"\n"):
                 return
@@ -159,7 +162,7 @@ class _Lost(Exception):
     """A worker, or its process, is gone."""
 
 
-def _flat(value, name=""):
+def _flat(value: Any, name: str = "") -> Dict[str, Any]:
     """{"a": {"b": 1}} as {"a.b": 1}."""
     if not isinstance(value, dict):
         return {name: value}
@@ -167,7 +170,7 @@ def _flat(value, name=""):
             for k, v in _flat(x, f"{name}.{key}" if name else key).items()}
 
 
-def _differences(a, b):
+def _differences(a: Any, b: Any) -> str:
     """The fields in which two first lines differ, as text."""
     a, b = _flat(a), _flat(b)
     return "; ".join(f"{k.removeprefix('numeric.')} is {json.dumps(a.get(k))}, not "
@@ -182,8 +185,8 @@ _GOOD = b',"response":{"status_code":200,'
 class _Folder:
     """OUT.corun-ray: the rows of finished pieces, one file each, and who made them."""
 
-    def __init__(self, out, restart):
-        self.path = pathlib.Path(str(out) + ".corun-ray")
+    def __init__(self, out: str, restart: bool) -> None:
+        self.path = pathlib.Path(_kept_at(out))
         try:
             if restart and self.path.exists():
                 shutil.rmtree(self.path)
@@ -194,18 +197,18 @@ class _Folder:
             raise BatchFailed(BAD, f"{self.path}: another process is writing it") from None
         except OSError as e:
             raise BatchFailed(BAD, f"{self.path}: {e.strerror}") from None
-        self.kept = {}
+        self.kept: Dict[str, Tuple[str, int, int]] = {}  # key to name, rows, error rows
         for p in self.path.iterdir():
             m = _NAME.fullmatch(p.name)
             if m:
                 self.kept[m[2]] = (p.name, int(m[3]), int(m[4]))
             elif p.suffix == ".part":
                 p.unlink()
-        self.who = None
+        self.who: Any = None
         if (self.path / "who.json").exists():
             self.who = json.loads((self.path / "who.json").read_text())
 
-    def write(self, name, chunks):
+    def write(self, name: Union[str, Callable[[], str]], chunks: Iterable[bytes]) -> str:
         """A file that is whole or not there. name: a text, or what gives it when all is written."""
         part = self.path / f"{threading.get_ident()}.part"
         try:
@@ -214,17 +217,17 @@ class _Folder:
                     f.write(chunk)
                 f.flush()
                 os.fsync(f.fileno())
-            name = name() if callable(name) else name
-            os.rename(part, self.path / name)
+            to = name() if callable(name) else name
+            os.rename(part, self.path / to)
         finally:
             part.unlink(missing_ok=True)
-        return name
+        return to
 
-    def remove(self):
+    def remove(self) -> None:
         shutil.rmtree(self.path)
         self.lock.close()
 
-    def close(self):
+    def close(self) -> None:
         self.lock.close()
         if not self.kept and not any(_NAME.fullmatch(p.name) for p in self.path.iterdir()):
             shutil.rmtree(self.path)
@@ -233,14 +236,14 @@ class _Folder:
 class _Run:
     """The state that all threads share. Everything below is under `turn`."""
 
-    def __init__(self, a, folder, summary):
+    def __init__(self, a: argparse.Namespace, folder: _Folder, summary: Summary) -> None:
         self.a, self.folder, self.summary = a, folder, summary
         self.turn = threading.Condition(threading.RLock())
-        self.again = collections.deque()  # pieces of lost workers
+        self.again: Deque[_Piece] = collections.deque()  # pieces of lost workers
         self.out = 0                      # pieces that were taken and are not finished
         self.read_all = False
-        self.names = {}                   # index to file
-        self.failed = None                # BatchFailed
+        self.names: Dict[int, str] = {}   # index to file
+        self.failed: Optional[BatchFailed] = None # BatchFailed
         self.who = folder.who             # what all workers must say
         self.alive = a.workers            # workers that were not refused or given up
         self.text_bytes = 0               # of finished pieces
@@ -248,33 +251,34 @@ class _Run:
             [a.corun, "split", "-i", str(a.input), "--rows", str(a.rows), "--bytes", str(a.bytes)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def fail(self, code, text):
+    def fail(self, code: int, text: str) -> None:
         with self.turn:
             self.failed = self.failed or BatchFailed(code, text)
             self.turn.notify_all()
 
-    def done(self):
+    def done(self) -> bool:
         return self.read_all and self.out == 0
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         if not self.a.quiet:
             print(f"{_clear()}corun.ray: {text}", file=sys.stderr, flush=True)
 
-    def _next(self):
+    def _next(self) -> Optional[_Piece]:
         """The next piece of the input, None at its end."""
+        assert self.split.stdout and self.split.stderr
         head = self.split.stdout.readline()
         if not head:
-            text = self.split.stderr.read().decode(errors="replace").strip()
+            said = self.split.stderr.read().decode(errors="replace").strip()
             code = self.split.wait()
             if code:
-                self.fail(code if code > 0 else SYSTEM, text or f"corun split ended with {code}")
+                self.fail(code if code > 0 else SYSTEM, said or f"corun split ended with {code}")
             return None
         h = json.loads(head)
         text = self.split.stdout.read(h["bytes"])
         key = hashlib.sha256(head + text).hexdigest()[:32]
         return _Piece(h["piece"], h["line"], h["rows"], head, text, key)
 
-    def take(self):
+    def take(self) -> Optional[_Piece]:
         """A piece to run; None when there is no more to do."""
         with self.turn:
             while not self.failed:
@@ -298,19 +302,19 @@ class _Run:
                     return piece
             return None
 
-    def finished(self, piece, name, errors):
+    def finished(self, piece: _Piece, name: str, errors: int) -> None:
         self.names[piece.index] = name
         self.summary.pieces += 1
         self.summary.rows += piece.rows
         self.summary.errors += errors
         self.text_bytes += len(piece.text)
 
-    def give(self, piece):
+    def give(self, piece: _Piece) -> None:
         with self.turn:
             self.again.append(piece)
             self.turn.notify_all()
 
-    def put_back(self, piece, text):
+    def put_back(self, piece: _Piece, text: str) -> None:
         with self.turn:
             piece.tries += 1
             if piece.tries == TRIES:
@@ -318,24 +322,22 @@ class _Run:
                                   f"workers, the last: {text}")
             self.give(piece)
 
-    def accept(self, number, said):
-        """Why this worker is refused, or None. Waits until it is known what all must say."""
+    def accept(self, said: Dict[str, Any]) -> Optional[str]:
+        """Why this worker is refused, or None. The first one says what all must say."""
         with self.turn:
             pinned = self.a.identity
             if pinned and said["identity"] != pinned:
                 return f"its numeric identity is {said['identity']}, {pinned} is asked for" + (
                     f": {_differences(said, self.who)}" if self.who else "")
-            if self.who is None and (number == 0 or pinned):
-                self.who = said
+            if self.who is None:
                 self.folder.write("who.json", [json.dumps(said).encode()])
-                self.turn.notify_all()
-            self.turn.wait_for(lambda: self.who or self.failed)
-            if self.failed or said == self.who:
+                self.who = said
+            if said == self.who:
                 return None
             kind = "numeric identity" if said["identity"] != self.who["identity"] else "setting"
             return f"its {kind} differs from that of the run: {_differences(said, self.who)}"
 
-    def drop(self, text):
+    def drop(self, text: str) -> None:
         """One worker less."""
         with self.turn:
             self.alive -= 1
@@ -351,16 +353,16 @@ class _Run:
 class _Slot:
     """One worker after the other: the actor, and the threads that feed it."""
 
-    def __init__(self, run, number, actor_class):
+    def __init__(self, run: _Run, number: int, actor_class: Any) -> None:
         self.run, self.number, self.actor_class = run, number, actor_class
         self.lock = threading.Lock()
-        self.actor = None
+        self.actor: Any = None
         self.generation = 0
         self.where = "not started"
         self.losses = 0  # in a row
 
-    def start(self):
-        """A new actor whose answers count, or None."""
+    def start(self) -> None:
+        """A new actor whose answers count, or none."""
         import ray
         run = self.run
         while not run.failed and not run.done():
@@ -375,7 +377,7 @@ class _Slot:
                 return
             if kind == "hello":
                 self.where = said[1]
-                why = run.accept(self.number, said[0])
+                why = run.accept(said[0])
                 if why is None:
                     return
                 text = f"worker {self.number} ({self.where}) is refused: {why}"
@@ -397,7 +399,7 @@ class _Slot:
                 run.drop(text)
             return
 
-    def kill(self):
+    def kill(self) -> None:
         import ray
         actor, self.actor = self.actor, None
         if actor is not None:
@@ -406,7 +408,7 @@ class _Slot:
             except Exception:  # gone already, or Ray is
                 pass
 
-    def replace(self, generation, text):
+    def replace(self, generation: int, text: str) -> None:
         with self.lock:
             if generation != self.generation or self.run.failed:
                 return  # another thread has done it
@@ -421,7 +423,7 @@ class _Slot:
                 return
             self.start()
 
-    def work(self):
+    def work(self) -> None:
         """Runs pieces until there are no more. DEEP threads do."""
         while True:
             with self.lock:
@@ -447,11 +449,11 @@ class _Slot:
                 self.run.out -= 1
                 self.run.turn.notify_all()
 
-    def fetch(self, actor, piece):
+    def fetch(self, actor: Any, piece: _Piece) -> Tuple[str, int]:
         """The rows of a piece into its file: its name, and how many are error rows."""
         n = good = 0
 
-        def chunks():
+        def chunks() -> Iterator[bytes]:
             nonlocal n, good
             for item in _stream(actor, piece):
                 if not isinstance(item, bytes):
@@ -469,7 +471,7 @@ class _Slot:
             lambda: f"{piece.index:08d}-{piece.key}-{n}-{n - good}.rows", chunks())
         return name, n - good
 
-    def live(self):
+    def live(self) -> None:
         """The life of this slot."""
         try:
             with self.lock:
@@ -485,7 +487,7 @@ class _Slot:
             self.run.fail(SYSTEM, f"worker {self.number}: {type(e).__name__}: {e}")
 
 
-def _stream(actor, piece):
+def _stream(actor: Any, piece: _Piece) -> Iterator[Any]:
     import ray
     try:
         call = actor.run.options(num_returns="streaming", _generator_backpressure_num_objects=4)
@@ -498,19 +500,19 @@ def _stream(actor, piece):
         raise _Lost(_first_line(e)) from None
 
 
-def _first_line(e):
+def _first_line(e: Exception) -> str:
     return (str(e).strip().splitlines() or [type(e).__name__])[0]
 
 
-def _bare(text):
+def _bare(text: str) -> str:
     return text.removeprefix("corun: ")
 
 
-def _clear():
+def _clear() -> str:
     return "\r\033[K" if sys.stderr.isatty() else ""
 
 
-def _open_ray(a):
+def _open_ray(a: argparse.Namespace) -> bool:
     """Connects to a cluster or starts one on this machine. True: it is ours to stop."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not a.address:  # a cluster of this machine alone listens on 127.0.0.1 alone
@@ -521,7 +523,7 @@ def _open_ray(a):
         raise BatchFailed(BAD, "Ray is not installed: pip install ray") from None
     if ray.is_initialized():
         return False
-    quiet = {"log_to_driver": False, "configure_logging": False}
+    quiet: Dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if a.address:
         ray.init(address=a.address, **quiet)
     else:
@@ -530,10 +532,11 @@ def _open_ray(a):
     return True
 
 
-def _merge(run):
+def _merge(run: _Run) -> None:
     """The rows of all pieces, checked against the input, to their place."""
     p = subprocess.Popen([run.a.corun, "merge", "-o", str(run.a.output), "-i", str(run.a.input),
                           "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert p.stdin and p.stderr
     try:
         for i in range(len(run.names)):
             with open(run.folder.path / run.names[i], "rb") as f:
@@ -547,7 +550,7 @@ def _merge(run):
                           _bare(text) or f"corun merge ended with {p.returncode}")
 
 
-def _progress(run, begin, shown):
+def _progress(run: _Run, begin: float, shown: float) -> float:
     terminal = sys.stderr.isatty()
     now = time.monotonic()
     if run.a.quiet or now - shown < (0.5 if terminal else 10):
@@ -562,50 +565,64 @@ def _progress(run, begin, shown):
     return now
 
 
-def run_batch(model, input, output, *, workers=1, options=(), corun="corun", address=None,
-              cpus_per_worker=None, gpus_per_worker=0, rows=512, bytes=1 << 20, identity=None,
-              restart=False, quiet=True):
+def run_batch(model: str, input: Union[str, os.PathLike[str]],
+              output: Union[str, os.PathLike[str]], *, workers: int = 1,
+              options: Iterable[Any] = (), corun: str = "corun", address: Optional[str] = None,
+              cpus_per_worker: Optional[float] = None, gpus_per_worker: float = 0,
+              piece_rows: int = 512, piece_bytes: int = 1 << 20, identity: Optional[str] = None,
+              restart: bool = False, quiet: bool = True) -> Summary:
     """Runs a batch file over workers and gives a Summary; BatchFailed where there is no output.
 
     model, and options (a list, as on the command line): those of `corun batch`. corun: the program,
     on this machine and on every worker's. address: of a Ray cluster ("auto": that of this machine);
     None uses the one that this process is connected to, else starts one for this run. identity: the
-    digest that workers must have; None: that of worker 0. rows, bytes: the size of a piece.
+    digest that workers must have; None: that of the first. A piece ends after piece_rows rows or
+    piece_bytes bytes of text.
     """
-    a = argparse.Namespace(workers=workers, corun=_program(corun), address=address, rows=rows,
-                           bytes=bytes, identity=identity, quiet=quiet,
+    a = argparse.Namespace(workers=workers, corun=_program(corun), address=address,
+                           rows=piece_rows, bytes=piece_bytes, identity=identity, quiet=quiet,
                            input=pathlib.Path(input), output=pathlib.Path(output))
     a.cpus = cpus_per_worker or (1 if address else max(1, (os.cpu_count() or 1) // workers))
     if workers < 1:
         raise BatchFailed(BAD, "workers: at least 1")
     if str(input) == "-" or str(output) == "-":
         raise BatchFailed(BAD, "input and output are files: the input is read twice")
-    options = [str(o) for o in options]
-    for o in options:
+    more = [str(o) for o in options]
+    for o in more:
         if o.split("=")[0] in ("--metrics", "--check", "--shard", "--pieces", "--arrival"):
             raise BatchFailed(BAD, f"{o}: an option of one process (corun batch)")
-    if not any(o.split("=")[0] == "--threads" for o in options):
-        options += ["--threads", str(max(1, int(a.cpus)))]
+    if not any(o.split("=")[0] == "--threads" for o in more):
+        more += ["--threads", str(max(1, int(a.cpus)))]
     if os.path.exists(model):
         model = os.path.abspath(model)
-    a.argv = [a.corun, "batch", "--pieces", "-q", "-m", str(model), "-i", "-", "-o", "-", *options]
+    a.argv = [a.corun, "batch", "--pieces", "-q", "-m", str(model), "-i", "-", "-o", "-", *more]
     if not a.input.is_file():
         raise BatchFailed(BAD, f"{a.input}: no such file")
+    if a.output.exists() and not a.output.is_file():
+        raise BatchFailed(BAD, f"{a.output}: is no regular file")
+    if a.output.exists() and a.output.samefile(a.input):
+        raise BatchFailed(BAD, f"{a.output}: is the input")
     return _run(a, gpus_per_worker, restart)
 
 
-def _program(name):
+def _kept_at(output: str) -> str:
+    return os.path.realpath(output) + ".corun-ray"
+
+
+def _program(name: str) -> str:
     path = shutil.which(name)
     if not path:
         raise BatchFailed(BAD, f"{name}: no such program")
     return os.path.abspath(path) if os.sep in name else name
 
 
-def _run(a, gpus, restart):
+def _run(a: argparse.Namespace, gpus: float, restart: bool) -> Summary:
     begin = time.monotonic()
     summary = Summary()
-    folder = _Folder(os.path.realpath(a.output), restart)
-    run, slots, ours, kept = None, [], False, True
+    folder = _Folder(str(a.output), restart)
+    run: Optional[_Run] = None
+    slots: List[_Slot] = []
+    ours, kept = False, True
     try:
         ours = _open_ray(a)
         import ray
@@ -652,13 +669,13 @@ class _Signal(BaseException):
     pass
 
 
-def _on_signal(number, frame):
+def _on_signal(number: int, frame: Any) -> None:
     for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(n, signal.SIG_DFL)  # a second one ends this process at once
     raise _Signal(number)
 
 
-def _parser():
+def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m corun.ray", allow_abbrev=False,
         description="Runs an OpenAI batch file over many workers on Ray. The output is that of "
@@ -677,7 +694,7 @@ def _parser():
     p.add_argument("--gpus-per-worker", type=float, default=0, metavar="N", help="(0)")
     p.add_argument("--corun", default="corun", metavar="PROGRAM", help="here and on workers")
     p.add_argument("--identity", metavar="DIGEST",
-                   help="numeric identity that workers must have (default: worker 0's)")
+                   help="numeric identity that workers must have (default: that of the first)")
     p.add_argument("--rows", type=int, default=512, metavar="N", help="most rows of a piece (512)")
     p.add_argument("--bytes", type=int, default=1 << 20, metavar="N", help="and bytes (1048576)")
     p.add_argument("--strict", action="store_true", help="exit code 3 when there are error rows")
@@ -687,15 +704,15 @@ def _parser():
     return p
 
 
-def main(argv=None):
+def main(argv: Optional[List[str]] = None) -> int:
     a, options = _parser().parse_known_args(argv)
     before = [(n, signal.signal(n, _on_signal))
               for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    kept = f"{a.output}.corun-ray"
+    kept = _kept_at(a.output)
     try:
         s = run_batch(a.model, a.input, a.output, workers=a.workers, options=options,
                       corun=a.corun, address=a.address, cpus_per_worker=a.cpus_per_worker,
-                      gpus_per_worker=a.gpus_per_worker, rows=a.rows, bytes=a.bytes,
+                      gpus_per_worker=a.gpus_per_worker, piece_rows=a.rows, piece_bytes=a.bytes,
                       identity=a.identity, restart=a.restart, quiet=a.quiet)
         return ROWS if a.strict and s.errors else OK
     except BatchFailed as e:
