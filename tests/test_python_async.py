@@ -2,6 +2,7 @@
 import asyncio
 import gc
 import random
+import subprocess
 import sys
 import threading
 import weakref
@@ -13,7 +14,7 @@ from conftest import ROOT
 np = pytest.importorskip("numpy")
 sys.path.insert(0, str(ROOT / "python"))
 from corun import AsyncLLM, CorunError, LLM, RequestOutputKind, SamplingParams  # noqa: E402
-from test_python_llm import bits, library  # noqa: E402,F401
+from test_python_llm import LIB, bits, library  # noqa: E402,F401
 
 CUMULATIVE, DELTA, FINAL = RequestOutputKind
 
@@ -184,6 +185,24 @@ def test_shutdown(library):  # noqa: F811
     gc.collect()
     thread.join(10)
     assert gone() is None and not thread.is_alive()
+
+
+@pytest.mark.parametrize("end", ["", "; raise SystemExit(3)", "; 1 / 0"])
+def test_exit_with_requests_alive(end):
+    """A program that just ends does so in order."""
+    code = f"""
+import asyncio, sys
+sys.path.insert(0, {str(ROOT / 'python')!r})
+from corun import AsyncLLM, SamplingParams
+async def main():
+    g = engine.generate('a', SamplingParams(max_tokens=None, ignore_eos=True), 'x')
+    print((await g.__anext__()).request_id){end}
+engine = AsyncLLM('fake:phase', library={str(LIB)!r})
+asyncio.run(main())
+"""
+    r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert r.stdout == "x\n" and r.returncode == (0 if not end else 3 if "3" in end else 1), r.stderr
+    assert bool(r.stderr) == ("1 / 0" in end)
 
 
 def test_a_loop_that_ends_takes_its_requests_along(engine):

@@ -195,7 +195,8 @@ def test_seeds(llm):
 
 def test_prompts(llm):
     p = SamplingParams(max_tokens=4, seed=3)
-    forms = ["ab", ["ab"], {"prompt": "ab"}, {"prompt_token_ids": llm.encode("ab")[0]
+    forms = ["ab", ["ab"], {"prompt": "ab"}, cr.TextPrompt(prompt="ab"),
+             cr.TokensPrompt(prompt_token_ids=llm.encode("ab")[0].prompt_token_ids), {"prompt_token_ids": llm.encode("ab")[0]
                                               .prompt_token_ids},
              llm.encode("ab")[0].prompt_token_ids, np.array(llm.encode("ab")[0].prompt_token_ids)]
     assert len({bits(generate(llm, f, p)) for f in forms}) == 1

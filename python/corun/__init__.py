@@ -13,6 +13,7 @@ Every failure of the library is a CorunError with the library's text. No environ
 read. docs/python.md has it all.
 """
 from ._abi import VERSION as __version__, CorunError, Library
+from ._frontend import TextPrompt, TokensPrompt
 from .async_llm import AsyncLLM
 from .engine import Engine, Model, Result, Sample, Sampling, Score
 from .llm import LLM
@@ -22,4 +23,5 @@ from .sampling_params import RequestOutputKind, SamplingParams
 
 __all__ = ["AsyncLLM", "CompletionOutput", "CorunError", "EncodingOutput", "Engine", "LLM",
            "Library", "Logprob", "Model", "RequestMetrics", "RequestOutput", "RequestOutputKind", "Result",
-           "Sample", "Sampling", "SamplingParams", "Score", "ScoreOutput", "__version__"]
+           "Sample", "Sampling", "SamplingParams", "Score", "ScoreOutput", "TextPrompt",
+           "TokensPrompt", "__version__"]

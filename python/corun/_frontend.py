@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import pathlib
 from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type,
-                    TypeVar, Union)
+                    TypedDict, TypeVar, Union)
 
 import numpy as np
 
@@ -17,10 +17,24 @@ from .engine import Array, Engine, Job, Messages, Model, Sampling
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 
-TextPrompt = Mapping[str, Any]  # {"prompt": text}
-TokensPrompt = Mapping[str, Any]  # {"prompt_token_ids": ids}
 J = TypeVar("J", bound=Job)
-SinglePrompt = Union[str, TextPrompt, TokensPrompt, Sequence[int], Array]
+
+
+class TextPrompt(TypedDict):
+    """A prompt as text."""
+    prompt: str
+
+
+class _Tokens(TypedDict):
+    prompt_token_ids: Union[Sequence[int], Array]
+
+
+class TokensPrompt(_Tokens, total=False):
+    """A prompt as token ids; prompt, where given, is only copied into the output."""
+    prompt: str
+
+
+SinglePrompt = Union[str, TextPrompt, TokensPrompt, Mapping[str, Any], Sequence[int], Array]
 
 # Arguments of vLLM that choose how it works, not what it answers: accepted, without effect.
 NO_EFFECT = frozenset("""
@@ -218,14 +232,15 @@ class Frontend:
             return self.text_prompt(prompt)
         if not isinstance(prompt, Mapping):
             return Ready(None, self._ids(prompt))
-        more = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}
+        given: Mapping[str, Any] = prompt
+        more = set(given) - {"prompt", "prompt_token_ids", "cache_salt"}
         if more:
             raise ValueError(f"a prompt with {', '.join(sorted(more))} is not supported")
-        if prompt.get("prompt_token_ids") is not None:
-            return Ready(prompt.get("prompt"), self._ids(prompt["prompt_token_ids"]))
-        if not isinstance(prompt.get("prompt"), str):
+        if given.get("prompt_token_ids") is not None:
+            return Ready(given.get("prompt"), self._ids(given["prompt_token_ids"]))
+        if not isinstance(given.get("prompt"), str):
             raise TypeError("a prompt dictionary needs prompt (text) or prompt_token_ids")
-        return self.text_prompt(prompt["prompt"])
+        return self.text_prompt(given["prompt"])
 
     def prompts(self, prompts: Any) -> List[Ready]:
         """One prompt, or several in a list."""

@@ -7,6 +7,7 @@ request whose generator ended, in whatever way, is not in the engine after the r
 from __future__ import annotations
 
 import asyncio
+import atexit
 import queue
 import threading
 import weakref
@@ -74,6 +75,7 @@ class _Core:
         self.lock, self.closed = threading.Lock(), False
         self.thread = threading.Thread(target=self.work, name="corun", daemon=True)
         self.thread.start()
+        atexit.register(_at_exit, weakref.ref(self))
 
     def work(self) -> None:
         event = _abi.Event()
@@ -135,6 +137,14 @@ class _Core:
         self.commands.put(None)
 
 
+def _at_exit(ref: "weakref.ref[_Core]") -> None:
+    """Before the interpreter ends, the thread does: it must not wake up in what is left."""
+    core = ref()
+    if core is not None:
+        core.stop()
+        core.thread.join()
+
+
 class AsyncLLM:
     """A model for concurrent requests; the arguments are those of LLM.
 
@@ -148,6 +158,7 @@ class AsyncLLM:
         self._front = Frontend(model, **arguments)
         self._core = _Core(self._front)
         self._finalizer = weakref.finalize(self, self._core.stop)
+        self._finalizer.atexit = False
 
     async def generate(self, prompt: SinglePrompt, sampling_params: Optional[SamplingParams] = None,
                        request_id: str = "", *,

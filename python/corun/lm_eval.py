@@ -8,7 +8,6 @@ identity alone: not on the batch size, the order of the documents, the slots, or
 """
 from __future__ import annotations
 
-import sys
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -52,8 +51,7 @@ class CorunLM(TemplateLM):  # type: ignore[misc]
         self._add_special = True if add_bos_token is None else bool(add_bos_token)
         self._prefix = prefix_token_id
         self._template: Optional[str] = None
-        if self.prefix_token_id is None:
-            raise ValueError("the model has no bos and no eos token: give prefix_token_id=ID")
+        self._first()
 
     @staticmethod
     def _batch(size: Union[int, str, None]) -> int:
@@ -77,6 +75,12 @@ class CorunLM(TemplateLM):  # type: ignore[misc]
             return int(self._prefix)
         bos = self.tokenizer.bos_token_id
         return bos if bos is not None else self.tokenizer.eos_token_id
+
+    def _first(self) -> int:
+        first = self.prefix_token_id
+        if first is None:
+            raise ValueError("the model has no bos and no eos token: give prefix_token_id=ID")
+        return first
 
     def tok_encode(self, string: str, add_special_tokens: Optional[bool] = None,
                    **_: Any) -> List[int]:
@@ -180,7 +184,7 @@ class CorunLM(TemplateLM):  # type: ignore[misc]
             if room < 1:
                 raise ValueError(f"max_gen_toks {params.max_tokens} leaves no room for a prompt in "
                                  f"max_length {self.max_length}")
-            ids = np.array(self.tok_encode(text)[-room:] or [self.prefix_token_id], np.int32)
+            ids = np.array(self.tok_encode(text)[-room:] or [self._first()], np.int32)
             if params.seed is None:  # as LLM's rule for one call, whatever the batch size
                 nth = before.get(ids.tobytes(), 0)
                 before[ids.tobytes()] = nth + params.n
@@ -208,4 +212,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
