@@ -158,6 +158,8 @@ def test_errors(engine):
         await g.aclose()
         assert (await engine.get_tokenizer()).encode("a") and len(await engine.fingerprint()) == 32
         assert not engine.errored
+        many = [last(engine, "y", SamplingParams(max_tokens=3), None) for _ in range(5)]
+        assert len({o.request_id for o in await asyncio.gather(*many)}) == 5
         return await last(engine, "y", SamplingParams(max_tokens=3), "same")
     assert asyncio.run(main()).finished
 

@@ -159,9 +159,10 @@ class AsyncLLM:
         self._core = _Core(self._front)
         self._finalizer = weakref.finalize(self, self._core.stop)
         self._finalizer.atexit = False
+        self._unnamed = 0
 
     async def generate(self, prompt: SinglePrompt, sampling_params: Optional[SamplingParams] = None,
-                       request_id: str = "", *,
+                       request_id: Optional[str] = None, *,
                        lora_request: None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they come; the last one has finished set."""
         if lora_request is not None:
@@ -169,6 +170,9 @@ class AsyncLLM:
         core, front = self._core, self._front
         if core.error is not None:
             raise core.error
+        if request_id is None:
+            self._unnamed += 1
+            request_id = f"corun-{self._unnamed}"
         if request_id in core.streams:
             raise ValueError(f"a request {request_id!r} is running already")
         params = sampling_params if sampling_params is not None else front.default_params()
