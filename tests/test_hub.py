@@ -3,10 +3,12 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 
 import pytest
 
-from conftest import ROOT, completion
+from conftest import CORUN, ROOT, completion
 
 GOLDEN = ROOT / "tests" / "data" / "golden"
 MAIN, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
@@ -225,3 +227,24 @@ def test_made_up_weights_need_the_config_alone(corun, cache):
         assert r.returncode == code, r.stderr.decode()
         if code:
             assert b"tokenizer.json is not in the cache" in r.stderr
+
+
+def test_from_python(corun, cache):
+    library = CORUN.parent / "libcorun.so"
+    if not library.exists():
+        pytest.skip(f"{library} is not built")
+    pytest.importorskip("numpy")
+    cache.add("org/tiny", golden("qwen2_tied"))
+    code = ("import sys, corun\n"
+            "for path in sys.argv[2:]:\n"
+            "    with corun.Model(path, library=sys.argv[1]) as m, corun.Engine(m) as e:\n"
+            "        print(e.fingerprint)\n")
+    env = {**os.environ, "HF_HUB_CACHE": str(cache.folder), "PYTHONPATH": str(ROOT / "python")}
+    r = subprocess.run([sys.executable, "-c", code, library, "org/tiny", GOLDEN / "qwen2_tied"],
+                       env=env, cwd=corun.folder, capture_output=True, text=True)
+    assert r.returncode == 0, r.stderr
+    named, by_path = r.stdout.split()
+    assert named == by_path
+    r = subprocess.run([sys.executable, "-c", code, library, "org/none"], env=env,
+                       cwd=corun.folder, capture_output=True, text=True)
+    assert r.returncode == 1 and "models--org--none" in r.stderr and "CorunError" in r.stderr

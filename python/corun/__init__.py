@@ -9,8 +9,7 @@ LLM has vLLM's offline interface, AsyncLLM its asynchronous one; Model and Engin
 with numpy arrays. The promise is that of the library: with the same fingerprint the same request
 gives the same tokens and log-probability bits, whatever else is asked, in any order.
 
-Every failure of the library is a CorunError with the library's text. No environment variable is
-read. docs/python.md has it all.
+Every failure of the library is a CorunError with the library's text. docs/python.md has it all.
 """
 from ._abi import VERSION as __version__, CorunError, Library
 from ._frontend import TextPrompt, TokensPrompt

@@ -107,8 +107,9 @@ def _pointer(a: Array, kind: Any) -> Any:
 class Model:
     """An open model with its tokenizer and chat template.
 
-    path: a .gguf file, a folder with safetensors, or "fake:LEVEL". threads and isa never change a
-    bit. device: "auto" (a CUDA device where one serves), "cpu", "cuda" or "cuda:N".
+    path: a .gguf file, a folder with safetensors, "ORG/NAME" in the Hugging Face cache (nothing is
+    downloaded), or "fake:LEVEL". threads and isa never change a bit. device: "auto" (a CUDA device
+    where one serves), "cpu", "cuda" or "cuda:N".
     dummy_weights: path is a config.json, weights are made up, prompts are token ids. library: path
     of libcorun.so, or a Library; without it the one beside this package, else the system's.
     """
