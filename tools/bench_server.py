@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
 import http_light  # noqa: E402
+import server  # noqa: E402
 from server import Server, events, join  # noqa: E402
 
 
@@ -61,6 +62,8 @@ def main():
     p.add_argument("--corun", default=str(ROOT / "build" / "corun"))
     p.add_argument("options", nargs="*")
     a = p.parse_args()
+    a.corun = str(pathlib.Path(a.corun).resolve())
+    server.CORUN = a.corun
     if not a.model.startswith("fake:"):
         a.model = str(pathlib.Path(a.model).resolve())
     lines = [json.loads(x) for x in open(a.input)]

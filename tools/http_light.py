@@ -12,7 +12,8 @@ def request_bytes(path, body):
 
 
 class Job:
-    """One request. cut: leave after so many bytes of the reply (0: as soon as it is sent)."""
+    """One request. cut: leave after so many bytes of the reply (0: as soon as it is sent). status
+    0: the connection was closed instead of an answer."""
 
     def __init__(self, path, body, cut=None):
         self.path, self.body, self.cut = path, body, cut
@@ -35,7 +36,9 @@ class Connection:
     def begin(self, job):
         self.job, self.parts, self.n = job, [], 0
         self.out = memoryview(request_bytes(job.path, job.body))
-        self.need = None  # bytes of a reply with a length
+        self.head, self.tail = b"", b""
+        self.need = None  # bytes of a reply with a length; else it is chunked
+        self.lost = False
 
     def write(self):
         """True when the request is sent."""
@@ -44,6 +47,8 @@ class Connection:
                 self.out = self.out[self.sock.send(self.out):]
             except BlockingIOError:
                 return False
+            except (BrokenPipeError, ConnectionResetError):
+                self.out = b""  # it may have answered before
         return True
 
     def read(self):
@@ -53,42 +58,39 @@ class Connection:
                 data = self.sock.recv(1 << 16)
             except BlockingIOError:
                 return False
+            except ConnectionResetError:
+                data = b""
             if not data:
-                raise ConnectionError("the server closed the connection")
+                self.lost = True
+                return True
             self.parts.append(data)
             self.n += len(data)
+            self.tail = (self.tail + data)[-5:]
             if self.job.cut is not None and self.n >= self.job.cut:
                 return True
-            if self.need is None:
-                self.look_at_head()
-            if self.need is not None and self.n >= self.need:
-                return True
-            if self.need is None and data.endswith(b"0\r\n\r\n") or self.tail() == b"0\r\n\r\n":
+            if not self.head:
+                self.look_for_head()
+            if self.head and (self.n >= self.need if self.need is not None
+                              else self.tail == b"0\r\n\r\n"):
                 return True
 
-    def tail(self):
-        if self.need is not None or len(self.parts) < 2:
-            return b""
-        return (self.parts[-2] + self.parts[-1])[-5:]
-
-    def look_at_head(self):
-        if len(self.parts) > 1 and self.chunked:
-            return
+    def look_for_head(self):
         data = b"".join(self.parts)
         end = data.find(b"\r\n\r\n")
-        self.chunked = False
         if end < 0:
             return
-        head = data[:end].lower()
-        self.chunked = b"transfer-encoding: chunked" in head
-        at = head.find(b"content-length:")
+        self.head = data[:end].lower()
+        at = self.head.find(b"content-length:")
         if at >= 0:
-            self.need = end + 4 + int(head[at + 15:].split(b"\r\n", 1)[0])
+            self.need = end + 4 + int(self.head[at + 15:].split(b"\r\n", 1)[0])
 
     def end(self):
         """Fills the job in; True when the connection can be used again."""
         job = self.job
         if job.cut is not None:
+            return False
+        if self.lost:
+            job.status = 0
             return False
         data = b"".join(self.parts)
         head, _, rest = data.partition(b"\r\n\r\n")
@@ -127,12 +129,17 @@ def run(address, jobs, clients, on_done=None):
             if job.cut != 0:
                 return
             finish(c, False)
+        if c.sock is not None:
+            leave(c)
+
+    def leave(c):
+        del by_fd[c.sock.fileno()]
+        poll.unregister(c.sock)
+        c.close()
 
     def finish(c, keep):
         if not keep:
-            del by_fd[c.sock.fileno()]
-            poll.unregister(c.sock)
-            c.close()
+            leave(c)
         job = c.job
         if job.status == 429:
             job.status, job.retries = None, job.retries + 1

@@ -124,6 +124,7 @@ _FUNCTIONS = {
     "corun_decode": (C.c_int, [_P, I32P, _S, C.c_uint, C.c_char_p, _S, _SP]),
     "corun_token_bytes": (C.c_int, [_P, C.c_int32, C.c_char_p, _S, _SP]),
     "corun_chat_render": (C.c_int, [_P, C.c_char_p, _S, C.c_char_p, _S, _SP]),
+    "corun_tokenizer_info": (C.c_int, [_P, C.c_char_p, _S, _SP]),
     "corun_sampling_default": (C.c_int, [_P, C.POINTER(Sampling)]),
     "corun_seed_sample": (C.c_uint64, [C.c_uint64, C.c_int32]),
     "corun_policy_parse": (C.c_int, [C.c_char_p, C.POINTER(C.c_int)]),
