@@ -215,7 +215,8 @@ static corun_status run_column(table *t, column *k)
         st = corun_model_open(&v.m, &mo);
     }
     if (st == CORUN_OK) st = corun_model_describe(v.m, &v.info);
-    v.few = o->quick && v.info.n_param > SMALL_MODEL;
+    /* A policy that promises nothing is information: the quick form tells as much. */
+    v.few = (o->quick || !k->p->lower) && v.info.n_param > SMALL_MODEL;
     if (st == CORUN_OK) st = name_identity(&v, k);
     if (st == CORUN_EUNSUPPORTED && o->n_policy > 1) { /* a refusal breaks no promise */
         fprintf(o->out, "%s is refused: %s\n", k->title, corun_last_error());

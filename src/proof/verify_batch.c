@@ -132,7 +132,8 @@ corun_status vf_concurrency(vf *v, vf_cell *c)
     int32_t cut = v->few ? 8 : 64;
     corun_stats s = {0};
     uint64_t seen[8] = {0};
-    size_t top = (size_t)v->eo.n_slot, first = v->few ? 2 : 1;
+    /* One at a time is how a real model's references were made. */
+    size_t top = (size_t)v->eo.n_slot, first = v->fake ? 1 : 2;
     vf_note(c, "%zu requests, at most", v->n_set);
     for (size_t n = first;; n = n * 2 < top ? n * 2 : top) {
         char run[32];
