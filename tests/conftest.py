@@ -10,8 +10,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CORUN = pathlib.Path(os.environ.get("CORUN_BIN", ROOT / "build" / "corun")).resolve()
 
 
-# Kept audits go to the build folder, not to the user's cache.
+# Kept audits and the server's files go to the build folder, not to the user's own.
 os.environ["XDG_CACHE_HOME"] = str(CORUN.parent / "test-cache")
+os.environ["XDG_STATE_HOME"] = str(CORUN.parent / "test-state")
 
 
 class Corun:

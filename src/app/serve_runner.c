@@ -521,8 +521,8 @@ static corun_status check_facts(runner *r, const store_batch *b, bool *same)
     buf_init(&text, 1 << 16);
     buf_printf(&text,
                "this server computes otherwise than the one that has begun the batch, so its rows "
-               "do not go into one file. What is finished is in output_file_id; send the batch "
-               "again, or start the server as it was before. What differs:");
+               "do not go into one file. What is finished is in output_file_id; create the "
+               "batch again to have it whole. What differs:");
     corun_status st = facts_compare(was, r->facts, "then", "now", &text, &n);
     buf_putc(&text, 0);
     if (st == CORUN_OK) st = buf_status(&text);
