@@ -7,66 +7,39 @@ import re
 import resource
 import signal
 import socket
-import subprocess
-import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
 from conftest import ROOT, chat, completion
+from server import Server
 
 openai = pytest.importorskip("openai")
 DEMO = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 ENDS = ("completed", "failed", "cancelled")
 
 
-class Server:
+class Kept(Server):
     """A server with a state folder, which can be killed and started again."""
 
-    def __init__(self, corun, *options, model="fake:phase", state="state"):
-        self.corun, self.model, self.state = corun, model, state
-        self.options = options
+    def __init__(self, corun, *options, model="fake:phase"):
+        self.corun, self.model, self.options = corun, model, options
         self.start()
 
     def start(self, *more):
-        self.process = self.corun.start("serve", "-m", self.model, "--port", 0, "--state",
-                                        self.state, *self.options, *more, stderr=subprocess.PIPE)
-        self.notes = []
-        for line in self.process.stderr:
-            self.notes.append(line.decode())
-            found = re.search(r"listening on (http://127\.0\.0\.1:(\d+))$", self.notes[-1].strip())
-            if found:
-                break
-        else:
-            raise AssertionError("".join(self.notes))
-        threading.Thread(target=lambda out: self.notes.extend(x.decode() for x in out),
-                         args=(self.process.stderr,), daemon=True).start()
-        self.url, self.port = found[1], int(found[2])
+        super().__init__(self.corun.folder, "--state", "state", *self.options, *more,
+                         model=self.model)
         self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0)
 
-    def stop(self, sign=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(sign)
-        return self.process.wait(60)
-
-    def restart(self, sign=signal.SIGKILL, *more):
-        self.stop(sign)
+    def restart(self, number=signal.SIGKILL, *more):
+        self.stop(number)
         self.start(*more)
 
     def raw(self, path, data=None, method=None, **headers):
-        """Status and JSON (or bytes) of a request."""
-        r = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)
-        try:
-            with urllib.request.urlopen(r, timeout=60) as a:
-                status, body = a.status, a.read()
-        except urllib.error.HTTPError as e:
-            status, body = e.code, e.read()
-        try:
-            return status, json.loads(body)
-        except ValueError:
-            return status, body
+        """Status and JSON of a request."""
+        status, _, body = self.ask(method or ("GET" if data is None else "POST"), path, data,
+                                   headers)
+        return status, json.loads(body)
 
     def upload(self, data, name="in.jsonl"):
         return self.client.files.create(file=(name, data), purpose="batch")
@@ -106,7 +79,7 @@ def serve(corun):
     running = []
 
     def start(*options, **more):
-        running.append(Server(corun, *options, **more))
+        running.append(Kept(corun, *options, **more))
         return running[-1]
 
     yield start
@@ -426,41 +399,33 @@ def test_requests_go_before_lines(serve):
 # ---- the folder -------------------------------------------------------------------------------
 
 
-def test_no_state(corun):
-    p = corun.start("serve", "-m", "fake:phase", "--port", 0, "--no-state",
-                    stderr=subprocess.PIPE)
-    url = re.search(rb"http://\S+", p.stderr.readline())[0].decode()
-    for path in ("/v1/files", "/v1/batches", "/v1/files/x/content"):
-        with pytest.raises(urllib.error.HTTPError) as e:
-            urllib.request.urlopen(url + path)
-        assert e.value.code == 503
-        assert "--no-state" in json.load(e.value)["error"]["message"]
-    p.terminate()
-    p.wait(30)
+def test_no_state(tmp_path):
+    with Server(tmp_path, "--no-state") as s:
+        for method, path in (("GET", "/v1/files"), ("POST", "/v1/files"), ("GET", "/v1/batches"),
+                             ("POST", "/v1/batches"), ("GET", "/v1/files/x/content")):
+            status, _, body = s.ask(method, path, b"{}" if method == "POST" else None)
+            assert status == 503 and "--no-state" in json.loads(body)["error"]["message"]
 
 
 def test_folder_that_cannot_be_had(corun, serve, tmp_path):
     s = serve()
-    r = corun("serve", "-m", "fake:phase", "--port", 0, "--state", "state")
+    options = ("serve", "-m", "fake:phase", "--port", 0, "--state")
+    r = corun(*options, "state")
     assert r.returncode == 2 and b"another process" in r.stderr
     assert s.upload(b"{}").id
     s.stop()
     (tmp_path / "state" / "corun.db").write_bytes(b"no database " * 1000)
-    r = corun("serve", "-m", "fake:phase", "--port", 0, "--state", "state")
+    r = corun(*options, "state")
     assert r.returncode == 2 and b"not a database" in r.stderr
     (tmp_path / "file").write_bytes(b"")
-    r = corun("serve", "-m", "fake:phase", "--port", 0, "--state", "file/x")
+    r = corun(*options, "file/x")
     assert r.returncode == 2 and b"file" in r.stderr
     # the usual folder is no reason not to serve
-    p = corun.start("serve", "-m", "fake:phase", "--port", 0, stderr=subprocess.PIPE,
-                    env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")})
-    assert b"no files and no batches" in p.stderr.readline()
-    url = re.search(rb"http://\S+", p.stderr.readline())[0].decode()
-    with pytest.raises(urllib.error.HTTPError) as e:
-        urllib.request.urlopen(url + "/v1/files")
-    assert e.value.code == 503 and str(tmp_path) in json.load(e.value)["error"]["message"]
-    p.terminate()
-    p.wait(30)
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")}
+    with Server(tmp_path, env=env) as plain:
+        assert "no files and no batches" in plain.said()
+        status, _, body = plain.get("/v1/files")
+        assert status == 503 and str(tmp_path) in json.loads(body)["error"]["message"]
 
 
 def test_no_room(corun, serve):
