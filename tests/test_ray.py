@@ -282,20 +282,24 @@ def command(place, *options):
             str(place.program), "--rows", "50", *options]
 
 
-def test_ctrl_c_and_the_same_command_goes_on(place, capfd):
+def test_signals_and_the_same_command_goes_on(place, capfd):
     """No process is left; the second run keeps the pieces of the first; exit codes. The first run
     starts a cluster of its own."""
-    many(place, 4000, 100)
-    p = subprocess.Popen([sys.executable, "-m", "corun.ray", *command(place)],
-                         env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for(lambda: len(place.pieces()) >= 3)
-    p.send_signal(signal.SIGINT)
-    err = p.communicate(timeout=60)[1]
-    assert p.returncode == 130 and b"ended by signal 2" in err and b"the same command goes on" in err
-    place.none_left()
-    assert not (place.folder / "out.jsonl").exists()
-    assert 3 <= len(place.pieces()) < 80
+    many(place, 4000, 150)
+    kept = 0
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        p = subprocess.Popen([sys.executable, "-m", "corun.ray", *command(place)],
+                             env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_for(lambda: len(place.pieces()) >= kept + 3)
+        p.send_signal(sig)
+        err = p.communicate(timeout=60)[1]
+        assert p.returncode == 128 + sig and f"ended by signal {sig}".encode() in err
+        assert b"the same command goes on" in err
+        place.none_left()
+        assert not (place.folder / "out.jsonl").exists()
+        kept = len(place.pieces())
+        assert 3 <= kept < 80
     assert cr.main(command(place, "--kv", "64M")) == 2  # with another pool the rows could differ
     err = capfd.readouterr().err
     assert "pool_pages is" in err and "--restart" in err

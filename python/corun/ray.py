@@ -35,6 +35,7 @@ CHUNK = 1 << 20        # bytes of rows in one object
 DEEP = 2               # pieces at a worker: its engine never runs empty between two
 TRIES = 3              # a piece, or a worker, that fails this often in a row ends the run
 OPEN_TIMEOUT = 3600.0  # seconds to open a model
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class BatchFailed(Exception):
@@ -523,12 +524,17 @@ def _open_ray(a: argparse.Namespace) -> bool:
         raise BatchFailed(BAD, "Ray is not installed: pip install ray") from None
     if ray.is_initialized():
         return False
+    handlers = {n: signal.getsignal(n) for n in _SIGNALS}
     quiet: Dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if a.address:
         ray.init(address=a.address, **quiet)
     else:
         ray.init(address="local", num_cpus=a.workers * a.cpus, include_dashboard=False,
                  object_store_memory=100 << 20, **quiet)
+    if threading.current_thread() is threading.main_thread():
+        for n, handler in handlers.items():  # Ray puts its own in their place
+            if handler is not None:
+                signal.signal(n, handler)
     return True
 
 
@@ -559,7 +565,7 @@ def _progress(run: _Run, begin: float, shown: float) -> float:
     size = 0 if str(run.a.input).endswith(".gz") else os.path.getsize(run.a.input)
     part = f" ({100 * run.text_bytes // size} %)" if size else ""
     rate = (s.rows - s.kept) / max(now - begin, 1e-9)
-    text = f"{s.rows} rows{part}, {rate:.0f} rows/s, {run.alive} workers, {run.out} pieces out"
+    text = f"{s.rows} rows{part}, {rate:.{0 if rate >= 10 else 1}f} rows/s, {run.alive} workers, {run.out} pieces out"
     print(f"{_clear()}{'' if terminal else 'corun.ray: '}{text}", file=sys.stderr,
           end="" if terminal else "\n", flush=True)
     return now
@@ -670,7 +676,7 @@ class _Signal(BaseException):
 
 
 def _on_signal(number: int, frame: Any) -> None:
-    for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for n in _SIGNALS:
         signal.signal(n, signal.SIG_DFL)  # a second one ends this process at once
     raise _Signal(number)
 
@@ -706,8 +712,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[List[str]] = None) -> int:
     a, options = _parser().parse_known_args(argv)
-    before = [(n, signal.signal(n, _on_signal))
-              for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    before = [(n, signal.signal(n, _on_signal)) for n in _SIGNALS]
     kept = _kept_at(a.output)
     try:
         s = run_batch(a.model, a.input, a.output, workers=a.workers, options=options,
