@@ -712,7 +712,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[List[str]] = None) -> int:
     a, options = _parser().parse_known_args(argv)
-    before = [(n, signal.signal(n, _on_signal)) for n in _SIGNALS]
+    before = [(n, signal.signal(n, _on_signal)) for n in _SIGNALS
+              if signal.getsignal(n) != signal.SIG_IGN]  # what nohup ignores stays ignored
     kept = _kept_at(a.output)
     try:
         s = run_batch(a.model, a.input, a.output, workers=a.workers, options=options,
