@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
+import lm_eval.models  # the harness's own: it registers them only where there are none yet
 import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
