@@ -10,11 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 
 from conftest import CORUN, ROOT
+from server import Server
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed here (make eval)")
 sys.path.insert(0, str(ROOT / "python"))
@@ -230,50 +230,29 @@ def test_arguments():
 
 # ---- through the server --------------------------------------------------------------------------
 
-@pytest.fixture
-def server():
-    """A running `corun serve`; its address."""
-    if subprocess.run([str(CORUN), "serve", "--help"], capture_output=True).returncode != 0:
-        pytest.skip(f"{CORUN} has no serve")
-    running = []
-
-    def start(model, *options):
-        p = subprocess.Popen([str(CORUN), "serve", "-m", model, "--port", "0", "-q",
-                              "--no-state", *options],
-                             stderr=subprocess.PIPE, text=True)
-        running.append(p)
-        said = ""
-        for line in p.stderr:
-            said += line
-            if "listening on" in line:
-                return line.split("listening on")[1].strip()
-        if "no transport" in said:  # built without CORUN_SERVER
-            pytest.skip(f"{CORUN} has no server")
-        raise AssertionError(said)
-
-    yield start
-    for p in running:
-        p.terminate()
-        p.wait(30)
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_local_completions(server, name):
+def test_local_completions(tmp_path, name):
     """The harness's own client against the server: the same at every batch size and number of
     connections, and the values of corun.lm_eval to nine digits."""
-    url = server(model_path(name), "--ctx", "512")
-    model = json.loads(urllib.request.urlopen(url + "/v1/models").read())["data"][0]["id"]
-    limit = 4 if name == "demo" else None
+    path, limit = model_path(name), 4 if name == "demo" else None
+    try:
+        running = Server(tmp_path, "-q", "--no-state", "--ctx", "512", model=path)
+    except RuntimeError as e:
+        if "no transport" in str(e) or "no server" in str(e):
+            pytest.skip(f"{CORUN} was built without the server")
+        raise
 
     def through(batch_size, connections):
         return harness("local-completions", {
-            "model": model, "base_url": url + "/v1/completions", "tokenizer_backend": "remote",
-            "tokenized_requests": True, "max_length": 97, "num_concurrent": connections,
-        }, limit=limit, batch_size=batch_size)
+            "model": served, "base_url": running.url + "/v1/completions",
+            "tokenizer_backend": "remote", "tokenized_requests": True, "max_length": 97,
+            "num_concurrent": connections}, limit=limit, batch_size=batch_size)
 
-    want = through(1, 1)
-    for batch_size, connections in ((16, 1), (1, 8), (16, 4)):
-        assert through(batch_size, connections) == want
+    with running:
+        served = running.json("/v1/models")["data"][0]["id"]
+        want = through(1, 1)
+        for batch_size, connections in ((16, 1), (1, 8), (16, 4)):
+            assert through(batch_size, connections) == want
     own = corun(name, "auto", limit=limit)
     for key, value in own["samples"].items():
         if key.startswith("corun_choice"):
