@@ -8,7 +8,7 @@ import signal
 import socket
 import struct
 import subprocess
-import threading
+import sys
 import time
 
 import pytest
@@ -337,9 +337,9 @@ def test_queue_limit(serve):
     """More than may wait: 429 with Retry-After; those that were taken are answered."""
     s = serve("--queue", 4, "--slots", 1, "--threads", 1)
     body = {"model": "m", "prompt": "x", "max_tokens": 400, "ignore_eos": True}
-    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+    with concurrent.futures.ThreadPoolExecutor(100) as pool:
         got = list(pool.map(lambda i: s.post(COMPLETION, {**body, "request_id": f"{i}",
-                                                          "n": 16}), range(150)))
+                                                          "n": 4}), range(200)))
     assert {g[0] for g in got} == {200, 429}
     for status, head, data in got:
         if status == 429:
@@ -390,6 +390,13 @@ def test_port_in_use(corun, serve):
     s = serve()
     r = corun("serve", "-m", "fake:phase", "--no-state", "--port", s.port)
     assert r.returncode == 2 and str(s.port) in r.stderr.decode()
+
+
+def test_load(corun):
+    """1,000 requests of all kinds from 64 clients; every completed answer is the batch file's."""
+    r = subprocess.run([sys.executable, str(ROOT / "tools" / "load_serve.py"), "--corun",
+                        str(CORUN)], cwd=corun.folder, capture_output=True, timeout=300)
+    assert r.returncode == 0, r.stdout.decode() + r.stderr.decode()
 
 
 # ---- clients that go away ---------------------------------------------------------------------
