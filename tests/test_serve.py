@@ -433,6 +433,25 @@ def test_gone_client_frees_its_pages(serve, stream):
     assert s.post(COMPLETION, {"model": "m", "prompt": "still here"})[0] == 200
 
 
+def test_slow_reader_is_cut_off(serve):
+    """A stream that nobody reads does not grow in memory, and its request ends."""
+    s = serve("--max-unsent", "64K", "--threads", 1)
+    body = json.dumps({"model": "m", "prompt": "x", "ignore_eos": True, "max_tokens": 900,
+                       "n": 120, "logprobs": 20, "stream": True}).encode()
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.connect((s.host, s.port))
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+              + body)
+    end = time.monotonic() + 30
+    while s.metrics()['corun_requests_total{end="cancelled"}'] == 0:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert s.idle()["tokens_new"] < 120 * 900
+    assert s.metrics()["corun_http_cut_off_total"] == 1
+    c.close()
+
+
 def test_half_requests(serve):
     s = serve("--body-seconds", 1, "--head-seconds", 1)
     socks = []
