@@ -1,7 +1,89 @@
-/* http.c - the server of http.h. */
+/* http.c - the server of http.h over libevent's loop: sockets, limits, replies. Invariant: a call
+ * is freed by the loop's thread once its owner has ended it (after the loop: by who ends it), and a
+ * connection never waits without a limit.
+ *
+ * Owners on other threads touch a call's `out` and flags only, under the lock, and put the call on
+ * the list of those with news; the loop takes it from there. */
 #include "app/http.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <event2/buffer.h>
 #include <event2/event.h>
+
+#include "app/http_head.h"
+#include "base/clock.h"
+
+#define TICK     0.25 /* seconds between looks at the limits of time */
+#define LINGER_S 2    /* for a client to read a reply that came before it had sent all */
+#define PIECE    ((size_t)64 << 10)
+
+typedef enum conn_state { HEAD, BODY, ANSWER, FLUSH, LINGER } conn_state;
+
+typedef struct conn {
+    struct conn *prev, *next;
+    http *s;
+    int fd;
+    conn_state state;
+    struct event *readable, *writable;
+    bool writing, reading;
+    buf in;        /* bytes that no call has */
+    size_t looked; /* of them, for the end of the head */
+    struct evbuffer *out;
+    http_call *call;
+    double since, moved; /* the state began; bytes came or went */
+    uint64_t got;        /* bytes of the body that came over the wire */
+    bool fresh;          /* no request yet */
+    bool last;           /* closed when `out` is sent */
+} conn;
+
+struct http_call {
+    http *s;
+    conn *c; /* the loop's: NULL: the client is gone */
+    http_head head;
+    http_chunks chunks;
+    uint64_t left; /* of a body with a length */
+    buf body;
+    size_t limit, counted; /* of the body; its bytes in `bodies` */
+    corun_status (*put)(void *ctx, const char *data, size_t len);
+    void *put_ctx, *data;
+    http_call *next_news;
+    /* under the lock */
+    struct evbuffer *out;
+    size_t unsent;
+    bool news, begun, ended, gone, cut, whole; /* whole: the body is read */
+};
+
+struct http {
+    struct event_base *base;
+    struct event *accept, *wake, *tick;
+    int fd, wake_fd;
+    uint16_t port;
+    http_limits l;
+    http_handler h;
+    pthread_t thread;
+    bool running;
+    conn *conns;
+    size_t bodies; /* bytes */
+    pthread_mutex_t lock;
+    http_call *news;
+    http_counts n;
+    size_t n_call; /* that are not freed */
+    _Atomic bool draining;
+    bool closing, dead;
+};
 
 http_limits http_limits_default(void)
 {
@@ -17,35 +99,838 @@ http_limits http_limits_default(void)
                          .write_s = 30};
 }
 
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static void free_http(http *s);
+
+static void free_call(http_call *c)
+{
+    http *s = c->s;
+    http_head_free(&c->head);
+    buf_free(&c->body);
+    if (c->out) evbuffer_free(c->out);
+    pthread_mutex_lock(&s->lock);
+    s->n.alive--;
+    bool last = --s->n_call == 0 && s->dead;
+    pthread_mutex_unlock(&s->lock);
+    mem_free(c);
+    if (last) free_http(s);
+}
+
+static void forget_body(http_call *c)
+{
+    c->s->bodies -= c->counted;
+    c->counted = 0;
+}
+
+/* Under the lock: the loop is to look at the call. */
+static void tell(http_call *c)
+{
+    uint64_t one = 1;
+    http *s = c->s;
+    if (c->news) return;
+    c->news = true;
+    c->next_news = s->news;
+    bool first = s->news == NULL;
+    s->news = c;
+    if (first && write(s->wake_fd, &one, sizeof one) < 0) return; /* it is awake anyway */
+}
+
+static void set_read(conn *k, bool on)
+{
+    if (on == k->reading) return;
+    k->reading = on;
+    if (on)
+        event_add(k->readable, NULL);
+    else
+        event_del(k->readable);
+}
+
+static void free_conn(conn *k)
+{
+    http *s = k->s;
+    event_free(k->readable);
+    event_free(k->writable);
+    evbuffer_free(k->out);
+    buf_free(&k->in);
+    close(k->fd);
+    if (k->prev)
+        k->prev->next = k->next;
+    else
+        s->conns = k->next;
+    if (k->next) k->next->prev = k->prev;
+    pthread_mutex_lock(&s->lock);
+    s->n.open--;
+    pthread_mutex_unlock(&s->lock);
+    mem_free(k);
+}
+
+/* Parts the call from its connection; its owner is told unless it has ended it. */
+static void part(conn *k)
+{
+    http_call *c = k->call;
+    if (!c) return;
+    http *s = k->s;
+    k->call = NULL;
+    c->c = NULL;
+    forget_body(c);
+    pthread_mutex_lock(&s->lock);
+    c->gone = true;
+    bool ended = c->ended;
+    evbuffer_drain(c->out, evbuffer_get_length(c->out));
+    pthread_mutex_unlock(&s->lock);
+    if (!ended && s->h.gone) s->h.gone(s->h.ctx, c);
+}
+
+/* The connection ends now. */
+static void drop(conn *k)
+{
+    part(k);
+    free_conn(k);
+}
+
+/* ---- what goes out --------------------------------------------------------------------------- */
+
+static const char *reason(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } list[] = {{200, "OK"},
+                {400, "Bad Request"},
+                {401, "Unauthorized"},
+                {403, "Forbidden"},
+                {404, "Not Found"},
+                {405, "Method Not Allowed"},
+                {408, "Request Timeout"},
+                {409, "Conflict"},
+                {413, "Content Too Large"},
+                {417, "Expectation Failed"},
+                {429, "Too Many Requests"},
+                {431, "Request Header Fields Too Large"},
+                {500, "Internal Server Error"},
+                {501, "Not Implemented"},
+                {503, "Service Unavailable"},
+                {507, "Insufficient Storage"},
+                {505, "HTTP Version Not Supported"}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i].status == status) return list[i].text;
+    return "Status";
+}
+
+static void put_head(struct evbuffer *b, int status, const char *type, const http_field *f,
+                     size_t n_field, bool keep)
+{
+    char date[64];
+    struct tm tm;
+    time_t now = time(NULL);
+    gmtime_r(&now, &tm);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    evbuffer_add_printf(b, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n", status,
+                        reason(status), date, type);
+    for (size_t i = 0; i < n_field; i++)
+        evbuffer_add_printf(b, "%s: %s\r\n", f[i].name, f[i].value);
+    if (!keep) evbuffer_add_printf(b, "Connection: close\r\n");
+}
+
+static bool flush(conn *k);
+
+/* The transport's own reply to a request that it does not take; the connection ends. */
+static void refuse(conn *k, int status, const char *why)
+{
+    char body[256];
+    part(k);
+    int n = snprintf(body, sizeof body,
+                     "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
+                     "\"code\":null}}",
+                     why, status >= 500 ? "server_error" : "invalid_request_error");
+    put_head(k->out, status, "application/json", NULL, 0, false);
+    evbuffer_add_printf(k->out, "Content-Length: %d\r\n%s\r\n%s", n,
+                        status == 503 ? "Retry-After: 1\r\n" : "", body);
+    k->last = true;
+    k->state = FLUSH;
+    k->since = clock_seconds();
+    flush(k);
+}
+
+static void next_request(conn *k);
+
+/* All is sent: the next request, or the end. False: the connection is no more. */
+static bool sent(conn *k)
+{
+    if (k->state != FLUSH) return true;
+    k->since = k->moved = clock_seconds();
+    if (k->last || k->s->draining) {
+        shutdown(k->fd, SHUT_WR);
+        k->state = LINGER;
+        k->in.len = 0;
+        k->got = 0;
+        set_read(k, true);
+        return true;
+    }
+    k->state = HEAD;
+    k->fresh = false;
+    next_request(k);
+    return false; /* it may be gone: the caller looks no more */
+}
+
+static bool flush(conn *k)
+{
+    size_t before = evbuffer_get_length(k->out);
+    while (evbuffer_get_length(k->out)) {
+        int n = evbuffer_write(k->out, k->fd);
+        if (n > 0) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+        drop(k);
+        return false;
+    }
+    size_t left = evbuffer_get_length(k->out);
+    if (left != before) k->moved = clock_seconds();
+    if (k->call) {
+        pthread_mutex_lock(&k->s->lock);
+        k->call->unsent = left + evbuffer_get_length(k->call->out);
+        pthread_mutex_unlock(&k->s->lock);
+    }
+    bool want = left > 0;
+    if (want && !k->writing) event_add(k->writable, NULL);
+    if (!want && k->writing) event_del(k->writable);
+    k->writing = want;
+    return want ? true : sent(k);
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    flush(arg);
+}
+
+/* Takes what an owner has written. */
+static void take_news(http_call *c)
+{
+    http *s = c->s;
+    conn *k = c->c;
+    pthread_mutex_lock(&s->lock);
+    c->news = false;
+    bool ended = c->ended, cut = c->cut, whole = c->whole;
+    if (k && !evbuffer_get_length(k->out)) k->moved = clock_seconds();
+    if (k) evbuffer_add_buffer(k->out, c->out);
+    if (cut && k) s->n.cut_off++;
+    pthread_mutex_unlock(&s->lock);
+    if (!k) {
+        if (ended) free_call(c);
+        return;
+    }
+    if (cut) {
+        drop(k);
+        if (ended) free_call(c);
+        return;
+    }
+    if (ended) {
+        if (k->state == ANSWER || k->state == BODY) {
+            k->last |= !whole || c->head.close;
+            k->state = FLUSH;
+            k->since = k->moved = clock_seconds();
+        }
+        k->call = NULL;
+        forget_body(c);
+        free_call(c);
+    }
+    flush(k);
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    http *s = arg;
+    uint64_t n;
+    (void)what;
+    if (read(fd, &n, sizeof n) < 0 && errno != EAGAIN) return;
+    pthread_mutex_lock(&s->lock);
+    http_call *list = s->news, *back = NULL;
+    s->news = NULL;
+    bool closing = s->closing;
+    pthread_mutex_unlock(&s->lock);
+    while (list) { /* the oldest first */
+        http_call *next = list->next_news;
+        list->next_news = back;
+        back = list;
+        list = next;
+    }
+    while (back) {
+        http_call *next = back->next_news;
+        take_news(back);
+        back = next;
+    }
+    if (s->draining && s->accept) {
+        event_free(s->accept);
+        s->accept = NULL;
+        close(s->fd);
+        s->fd = -1;
+        for (conn *k = s->conns, *after; k; k = after) {
+            after = k->next;
+            if (k->state == HEAD) drop(k);
+        }
+    }
+    if (!closing) return;
+    while (s->conns) drop(s->conns);
+    event_base_loopbreak(s->base);
+}
+
+/* ---- what comes in --------------------------------------------------------------------------- */
+
+/* A part of the body. False: the connection was answered or ended. */
+static bool take_body(conn *k, const char *data, size_t len)
+{
+    http_call *c = k->call;
+    http *s = k->s;
+    if (c->put) {
+        corun_status st = len ? c->put(c->put_ctx, data, len) : CORUN_OK;
+        if (st == CORUN_OK) return true;
+        char why[200];
+        size_t n = 0;
+        for (const char *p = err_text(); *p && n < sizeof why - 1; p++)
+            why[n++] = *p == '"' || *p == '\\' || (unsigned char)*p < 0x20 ? '\'' : *p;
+        while (n && ((unsigned char)why[n - 1] & 0x80)) n--; /* no half character at the cut */
+        why[n] = 0;
+        refuse(k, st == CORUN_ECAPACITY ? 413 : 400, why);
+        return false;
+    }
+    if (c->body.len + len > c->limit) {
+        refuse(k, 413, "the body is larger than this server takes");
+        return false;
+    }
+    if (s->bodies + len > s->l.bodies) {
+        refuse(k, 503, "the bodies of all requests together are too large");
+        return false;
+    }
+    s->bodies += len;
+    c->counted += len;
+    buf_put(&c->body, data, len);
+    if (buf_status(&c->body) == CORUN_OK) return true;
+    refuse(k, 503, "no memory for the body");
+    return false;
+}
+
+static void complete(conn *k)
+{
+    http_call *c = k->call;
+    http *s = k->s;
+    k->state = ANSWER;
+    pthread_mutex_lock(&s->lock);
+    c->whole = true;
+    bool ended = c->ended;
+    pthread_mutex_unlock(&s->lock);
+    buf_putc(&c->body, 0);
+    if (buf_status(&c->body) != CORUN_OK) {
+        refuse(k, 503, "no memory for the body");
+        return;
+    }
+    c->body.len--;
+    if (!ended) s->h.call(s->h.ctx, c);
+}
+
+/* Gives the call what there is of its body. */
+static void feed(conn *k)
+{
+    http_call *c = k->call;
+    size_t at = 0;
+    bool done = !c->head.chunked && c->left == 0;
+    while (!done && at < k->in.len) {
+        const char *p = k->in.data + at;
+        size_t len = k->in.len - at, used, n;
+        int r = 0;
+        if (c->head.chunked) {
+            r = http_chunks_read(&c->chunks, p, len, &used, &n);
+            if (r < 0) {
+                refuse(k, 400, "the chunks of the body are malformed");
+                return;
+            }
+        } else {
+            used = n = c->left < len ? (size_t)c->left : len;
+            c->left -= n;
+            r = c->left == 0;
+        }
+        at += used;
+        if (n && !take_body(k, p + used - n, n)) return;
+        done = r == 1;
+    }
+    if (at) memmove(k->in.data, k->in.data + at, k->in.len - at);
+    k->in.len -= at;
+    if (done) complete(k);
+}
+
+/* The head is there: the call begins. */
+static void begin(conn *k, size_t head)
+{
+    http *s = k->s;
+    http_call *c;
+    const char *why;
+    if (!MEM_NEW(c, 1) || !(c->out = evbuffer_new())) {
+        mem_free(c);
+        drop(k);
+        return;
+    }
+    c->s = s;
+    c->limit = s->l.body;
+    pthread_mutex_lock(&s->lock);
+    s->n.calls++;
+    s->n.alive++;
+    s->n_call++;
+    pthread_mutex_unlock(&s->lock);
+    int status = http_head_read(&c->head, k->in.data, head, &why);
+    memmove(k->in.data, k->in.data + head, k->in.len - head);
+    k->in.len -= head;
+    k->looked = 0;
+    if (status) {
+        free_call(c);
+        refuse(k, status, why);
+        return;
+    }
+    c->left = c->head.length;
+    c->c = k;
+    k->call = c;
+    k->state = BODY;
+    k->since = k->moved = clock_seconds();
+    k->got = 0;
+    c->whole = !c->head.chunked && c->left == 0;
+    if (s->h.head) s->h.head(s->h.ctx, c);
+    pthread_mutex_lock(&s->lock);
+    bool ended = c->ended;
+    pthread_mutex_unlock(&s->lock);
+    if (ended) { /* take_news goes on */
+        k->state = ANSWER;
+        return;
+    }
+    if (!c->put && !c->head.chunked && c->left > c->limit) {
+        refuse(k, 413, "the body is larger than this server takes");
+        return;
+    }
+    buf_init(&c->body, c->limit + 1);
+    if (c->head.expect && (c->head.chunked || c->left)) {
+        evbuffer_add_printf(k->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        if (!flush(k)) return;
+    }
+    feed(k);
+}
+
+/* Looks for a head in what has come. */
+static void next_request(conn *k)
+{
+    set_read(k, true);
+    while (k->in.len >= 2 && memcmp(k->in.data, "\r\n", 2) == 0) { /* between two requests */
+        memmove(k->in.data, k->in.data + 2, k->in.len - 2);
+        k->in.len -= 2;
+    }
+    size_t head = http_head_end(k->in.data, k->in.len, k->looked);
+    if (head > k->s->l.head || (!head && k->in.len > k->s->l.head)) {
+        refuse(k, 431, "the head is larger than this server takes");
+        return;
+    }
+    k->looked = k->in.len;
+    if (head) begin(k, head);
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *arg)
+{
+    conn *k = arg;
+    char piece[PIECE];
+    (void)what;
+    ssize_t n = recv(fd, piece, sizeof piece, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        if (k->state == FLUSH && n == 0) { /* it only waits for the rest */
+            k->last = true;
+            set_read(k, false);
+            return;
+        }
+        drop(k);
+        return;
+    }
+    if (k->state == LINGER) {
+        k->got += (uint64_t)n;
+        if (k->got > ((uint64_t)64 << 20)) drop(k);
+        return;
+    }
+    if (k->state == HEAD && k->in.len == 0) k->since = clock_seconds();
+    if (k->state == HEAD || k->state == BODY) k->moved = clock_seconds();
+    if (k->state == BODY) k->got += (uint64_t)n;
+    buf_put(&k->in, piece, (size_t)n);
+    if (buf_status(&k->in) != CORUN_OK) {
+        drop(k);
+        return;
+    }
+    if (k->state == HEAD)
+        next_request(k);
+    else if (k->state == BODY)
+        feed(k);
+    else if (k->in.len > k->s->l.head) /* requests ahead of their time: later */
+        set_read(k, false);
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void add_conn(http *s, int fd)
+{
+    conn *k;
+    int one = 1;
+    if (!MEM_NEW(k, 1)) {
+        close(fd);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    k->s = s;
+    k->fd = fd;
+    k->fresh = true;
+    k->since = k->moved = clock_seconds();
+    buf_init(&k->in, s->l.head + 2 * PIECE);
+    k->out = evbuffer_new();
+    k->readable = event_new(s->base, fd, EV_READ | EV_PERSIST, on_readable, k);
+    k->writable = event_new(s->base, fd, EV_WRITE | EV_PERSIST, on_writable, k);
+    if (!k->out || !k->readable || !k->writable) {
+        if (k->out) evbuffer_free(k->out);
+        if (k->readable) event_free(k->readable);
+        if (k->writable) event_free(k->writable);
+        close(fd);
+        mem_free(k);
+        return;
+    }
+    k->next = s->conns;
+    if (s->conns) s->conns->prev = k;
+    s->conns = k;
+    pthread_mutex_lock(&s->lock);
+    s->n.open++;
+    bool many = s->n.open > s->l.connections;
+    if (many)
+        s->n.refused++;
+    else
+        s->n.connections++;
+    pthread_mutex_unlock(&s->lock);
+    if (many)
+        refuse(k, 503, "too many connections");
+    else
+        set_read(k, true);
+}
+
+static void on_accept(evutil_socket_t fd, short what, void *arg)
+{
+    http *s = arg;
+    (void)what;
+    for (int i = 0; i < 64; i++) {
+        int c = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (c >= 0) {
+            add_conn(s, c);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            event_del(s->accept); /* until the next tick */
+        if (errno != ECONNABORTED && errno != EINTR) return;
+    }
+}
+
+/* What a connection has waited for too long, or NULL. */
+static const char *late(const conn *k, double now)
+{
+    const http_limits *l = &k->s->l;
+    if (evbuffer_get_length(k->out) && now - k->moved > l->write_s) return "";
+    switch (k->state) {
+    case HEAD:
+        if (k->in.len == 0 && !k->fresh) return now - k->since > l->idle_s ? "" : NULL;
+        if (now - k->since <= l->head_s) return NULL;
+        return k->in.len ? "the head of the request came too slowly" : "";
+    case BODY: {
+        double rest = now - k->since - l->body_s;
+        bool slow = rest > 0 && (double)k->got < rest * l->body_min;
+        return slow || now - k->moved > l->body_s ? "the body came too slowly" : NULL;
+    }
+    case LINGER: return now - k->since > LINGER_S ? "" : NULL;
+    default: return NULL;
+    }
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+    http *s = arg;
+    double now = clock_seconds();
+    (void)fd, (void)what;
+    if (s->accept && !event_pending(s->accept, EV_READ, NULL)) event_add(s->accept, NULL);
+    for (conn *k = s->conns, *after; k; k = after) {
+        after = k->next;
+        const char *why = late(k, now);
+        if (!why) continue;
+        bool reader = evbuffer_get_length(k->out) > 0, linger = k->state == LINGER;
+        pthread_mutex_lock(&s->lock);
+        if (reader)
+            s->n.cut_off++;
+        else if (!linger && !(k->state == HEAD && !k->fresh && k->in.len == 0))
+            s->n.timeouts++;
+        pthread_mutex_unlock(&s->lock);
+        if (*why)
+            refuse(k, 408, why);
+        else
+            drop(k);
+    }
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static corun_status listen_at(http *s, const char *address, uint16_t port)
+{
+    char digits[8];
+    struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_PASSIVE};
+    struct addrinfo *found;
+    const char *literal = strcmp(address, "localhost") == 0 ? "127.0.0.1" : address;
+    snprintf(digits, sizeof digits, "%u", port);
+    int err = getaddrinfo(literal, digits, &want, &found);
+    if (err) FAIL(CORUN_EINVAL, "%s is no address: %s", address, gai_strerror(err));
+    int one = 1;
+    s->fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (s->fd >= 0) setsockopt(s->fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    bool ok = s->fd >= 0 && bind(s->fd, found->ai_addr, found->ai_addrlen) == 0 &&
+              listen(s->fd, 1024) == 0;
+    err = errno;
+    freeaddrinfo(found);
+    if (!ok) FAIL(CORUN_EINVAL, "%s port %u: %s", address, port, strerror(err));
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    getsockname(s->fd, (struct sockaddr *)&a, &n);
+    s->port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                            : ((struct sockaddr_in *)&a)->sin_port);
+    return CORUN_OK;
+}
+
+static void *loop(void *arg)
+{
+    event_base_dispatch(((http *)arg)->base);
+    return NULL;
+}
+
+static corun_status open_http(http *s, const char *address, uint16_t port)
+{
+    const struct timeval tick = {.tv_usec = (suseconds_t)(TICK * 1e6)};
+    s->fd = s->wake_fd = -1;
+    TRY(listen_at(s, address, port));
+    s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    s->base = event_base_new();
+    if (s->wake_fd < 0 || !s->base) FAIL(CORUN_ENOMEM, "http: no event loop");
+    s->accept = event_new(s->base, s->fd, EV_READ | EV_PERSIST, on_accept, s);
+    s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, on_wake, s);
+    s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
+    if (!s->accept || !s->wake || !s->tick) FAIL(CORUN_ENOMEM, "http: no events");
+    event_add(s->accept, NULL);
+    event_add(s->wake, NULL);
+    event_add(s->tick, &tick);
+    int err = pthread_create(&s->thread, NULL, loop, s);
+    if (err) FAIL(CORUN_ENOMEM, "http: a thread cannot be started: %s", strerror(err));
+    s->running = true;
+    return CORUN_OK;
+}
+
 corun_status http_open(http **out, const char *address, uint16_t port, const http_limits *l,
                        const http_handler *h)
 {
-    (void)out, (void)l, (void)h;
-    FAIL(CORUN_EINVAL, "address %s port %u: no transport in this build", address, (unsigned)port);
+    http *s;
+    *out = NULL;
+    if (!MEM_NEW(s, 1)) return CORUN_ENOMEM;
+    s->l = *l;
+    s->h = *h;
+    pthread_mutex_init(&s->lock, NULL);
+    corun_status st = open_http(s, address, port);
+    if (st != CORUN_OK)
+        http_close(s);
+    else
+        *out = s;
+    return st;
 }
-#define NONE(decl, ...)                                                                            \
-    decl                                                                                           \
-    {                                                                                              \
-        __VA_ARGS__;                                                                               \
+
+uint16_t http_port(const http *s) { return s->port; }
+
+static void shout(http *s)
+{
+    uint64_t one = 1;
+    if (write(s->wake_fd, &one, sizeof one) < 0) return; /* it is awake anyway */
+}
+
+void http_drain(http *s)
+{
+    s->draining = true;
+    shout(s);
+}
+
+static void free_http(http *s)
+{
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s);
+}
+
+void http_close(http *s)
+{
+    if (!s) return;
+    if (s->running) {
+        pthread_mutex_lock(&s->lock);
+        s->closing = true;
+        pthread_mutex_unlock(&s->lock);
+        shout(s);
+        pthread_join(s->thread, NULL);
     }
-// clang-format off
-NONE(uint16_t http_port(const http *s), (void)s; return 0)
-NONE(void http_drain(http *s), (void)s)
-NONE(void http_close(http *s), (void)s)
-NONE(http_counts http_stats(const http *s), (void)s; return (http_counts){0})
-NONE(const char *http_method(const http_call *c), (void)c; return "")
-NONE(const char *http_path(const http_call *c), (void)c; return "")
-NONE(const char *http_query(const http_call *c, const char *name), (void)c, (void)name; return NULL)
-NONE(const char *http_header(const http_call *c, const char *name), (void)c, (void)name; return NULL)
-NONE(const char *http_body(const http_call *c, size_t *len), (void)c; *len = 0; return "")
-NONE(void http_set_data(http_call *c, void *data), (void)c, (void)data)
-NONE(void *http_data(const http_call *c), (void)c; return NULL)
-NONE(bool http_is_gone(const http_call *c), (void)c; return true)
-NONE(void http_body_limit(http_call *c, size_t bytes), (void)c, (void)bytes)
-NONE(void http_body_reader(http_call *c, corun_status (*put)(void *, const char *, size_t), void *ctx), (void)c, (void)put, (void)ctx)
-NONE(void http_reply(http_call *c, int status, const char *type, const http_field *f, size_t n_field, const char *data, size_t len), (void)c, (void)status, (void)type, (void)f, (void)n_field, (void)data, (void)len)
-NONE(void http_reply_file(http_call *c, const char *type, int fd, uint64_t len), (void)c, (void)type, (void)fd, (void)len)
-NONE(void http_stream_begin(http_call *c, int status, const char *type, const http_field *f, size_t n_field), (void)c, (void)status, (void)type, (void)f, (void)n_field)
-NONE(bool http_stream_put(http_call *c, const char *data, size_t len), (void)c, (void)data, (void)len; return false)
-NONE(void http_stream_end(http_call *c), (void)c)
-// clang-format on
+    if (s->accept) event_free(s->accept);
+    if (s->wake) event_free(s->wake);
+    if (s->tick) event_free(s->tick);
+    if (s->base) event_base_free(s->base);
+    if (s->fd >= 0) close(s->fd);
+    pthread_mutex_lock(&s->lock);
+    s->dead = true;
+    http_call *c = s->news;
+    s->news = NULL;
+    s->n_call++; /* for this function */
+    pthread_mutex_unlock(&s->lock);
+    if (s->wake_fd >= 0) close(s->wake_fd);
+    while (c) { /* ended after the loop's last look */
+        http_call *next = c->next_news;
+        pthread_mutex_lock(&s->lock);
+        c->news = false;
+        bool ended = c->ended;
+        pthread_mutex_unlock(&s->lock);
+        if (ended) free_call(c);
+        c = next;
+    }
+    pthread_mutex_lock(&s->lock);
+    bool last = --s->n_call == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (last) free_http(s);
+}
+
+http_counts http_stats(const http *s)
+{
+    http *h = (http *)(uintptr_t)s;
+    pthread_mutex_lock(&h->lock);
+    http_counts n = h->n;
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+/* ---- the request ----------------------------------------------------------------------------- */
+
+const char *http_method(const http_call *c) { return c->head.method; }
+const char *http_path(const http_call *c) { return c->head.path; }
+
+const char *http_query(const http_call *c, const char *name)
+{
+    for (size_t i = 0; i < c->head.n_query; i++)
+        if (strcmp(c->head.query[i].name, name) == 0) return c->head.query[i].value;
+    return NULL;
+}
+
+const char *http_header(const http_call *c, const char *name)
+{
+    return http_head_field(&c->head, name);
+}
+
+const char *http_body(const http_call *c, size_t *len)
+{
+    *len = c->body.len;
+    return c->body.data ? c->body.data : "";
+}
+
+void http_set_data(http_call *c, void *data) { c->data = data; }
+void *http_data(const http_call *c) { return c->data; }
+
+bool http_is_gone(const http_call *c)
+{
+    pthread_mutex_lock(&c->s->lock);
+    bool gone = c->gone;
+    pthread_mutex_unlock(&c->s->lock);
+    return gone;
+}
+
+void http_body_limit(http_call *c, size_t bytes) { c->limit = bytes; }
+
+void http_body_reader(http_call *c, corun_status (*put)(void *ctx, const char *data, size_t len),
+                      void *ctx)
+{
+    c->put = put;
+    c->put_ctx = ctx;
+}
+
+/* ---- the reply ------------------------------------------------------------------------------- */
+
+/* Under the lock; true: the caller frees the call. */
+static bool end(http_call *c)
+{
+    c->ended = true;
+    if (c->s->dead) return true;
+    tell(c);
+    return false;
+}
+
+static bool keeps(const http_call *c) { return c->whole && !c->head.close && !c->s->draining; }
+
+void http_reply(http_call *c, int status, const char *type, const http_field *f, size_t n_field,
+                const char *data, size_t len)
+{
+    pthread_mutex_lock(&c->s->lock);
+    if (!c->gone) {
+        put_head(c->out, status, type, f, n_field, keeps(c));
+        evbuffer_add_printf(c->out, "Content-Length: %zu\r\n\r\n", len);
+        if (strcmp(c->head.method, "HEAD") != 0) evbuffer_add(c->out, data, len);
+    }
+    bool mine = end(c);
+    pthread_mutex_unlock(&c->s->lock);
+    if (mine) free_call(c);
+}
+
+void http_reply_file(http_call *c, const char *type, int fd, uint64_t len)
+{
+    pthread_mutex_lock(&c->s->lock);
+    bool sends = false;
+    if (!c->gone) {
+        put_head(c->out, 200, type, NULL, 0, keeps(c));
+        evbuffer_add_printf(c->out, "Content-Length: %llu\r\n\r\n", (unsigned long long)len);
+        if (strcmp(c->head.method, "HEAD") != 0 && len > 0)
+            sends = evbuffer_add_file(c->out, fd, 0, (ev_off_t)len) == 0;
+    }
+    bool mine = end(c);
+    pthread_mutex_unlock(&c->s->lock);
+    if (!sends) close(fd);
+    if (mine) free_call(c);
+}
+
+void http_stream_begin(http_call *c, int status, const char *type, const http_field *f,
+                       size_t n_field)
+{
+    pthread_mutex_lock(&c->s->lock);
+    c->begun = true;
+    if (c->head.old) c->whole = false; /* its end is the connection's */
+    if (!c->gone) {
+        put_head(c->out, status, type, f, n_field, keeps(c));
+        evbuffer_add_printf(c->out, "%s\r\n", c->head.old ? "" : "Transfer-Encoding: chunked\r\n");
+        tell(c);
+    }
+    pthread_mutex_unlock(&c->s->lock);
+}
+
+bool http_stream_put(http_call *c, const char *data, size_t len)
+{
+    pthread_mutex_lock(&c->s->lock);
+    bool ok = !c->gone && !c->cut;
+    if (ok && len && strcmp(c->head.method, "HEAD") != 0) {
+        if (!c->head.old) evbuffer_add_printf(c->out, "%zx\r\n", len);
+        evbuffer_add(c->out, data, len);
+        if (!c->head.old) evbuffer_add(c->out, "\r\n", 2);
+        c->unsent += len;
+        if (c->unsent > c->s->l.unsent) {
+            c->cut = true;
+            ok = false;
+        }
+        tell(c);
+    }
+    pthread_mutex_unlock(&c->s->lock);
+    return ok;
+}
+
+void http_stream_end(http_call *c)
+{
+    pthread_mutex_lock(&c->s->lock);
+    if (!c->gone && !c->cut && !c->head.old) evbuffer_add(c->out, "0\r\n\r\n", 5);
+    bool mine = end(c);
+    pthread_mutex_unlock(&c->s->lock);
+    if (mine) free_call(c);
+}
