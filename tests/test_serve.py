@@ -370,6 +370,18 @@ def test_keys(corun, serve, openai):
         client.models.list()
 
 
+def test_other_sites(serve):
+    """A page of another site, or a name that was turned to this address, uses no server without keys."""
+    s = serve()
+    body = {"model": "m", "prompt": "x", "max_tokens": 2}
+    own = s.url.split("://")[1]
+    for head, want in [({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Origin": s.url}, 200),
+                       ({"Host": "evil.example"}, 403), ({"Host": "localhost.evil.example"}, 403),
+                       ({"Host": "localhost:1"}, 200), ({"Host": "[::1]:80"}, 200), ({"Host": own}, 200)]:
+        assert s.post(COMPLETION, body, headers=head)[0] == want, head
+    assert serve("--no-keys").post(COMPLETION, body, headers={"Host": "proxy.example"})[0] == 200
+
+
 @pytest.mark.parametrize("options, text", [
     (["--port", "70000"], "--port 70000"), (["--queue", "0"], "--queue 0"),
     (["--host", "0.0.0.0"], "--api-keys FILE, or --no-keys"),
@@ -405,7 +417,7 @@ def test_load(corun):
 def send_and_leave(s, body, read, hard):
     data = json.dumps(body).encode()
     c = socket.create_connection((s.host, s.port))
-    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data)
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data)
               + data)
     if read:
         c.recv(read)
@@ -441,7 +453,7 @@ def test_slow_reader_is_cut_off(serve):
     c = socket.socket()
     c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     c.connect((s.host, s.port))
-    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
               + body)
     end = time.monotonic() + 30
     while s.metrics()['corun_requests_total{end="cancelled"}'] == 0:
@@ -455,8 +467,8 @@ def test_slow_reader_is_cut_off(serve):
 def test_half_requests(serve):
     s = serve("--body-seconds", 1, "--head-seconds", 1)
     socks = []
-    for text in (b"", b"POST /v1/compl", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n",
-                 b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"mod"):
+    for text in (b"", b"POST /v1/compl", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
+                 b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"mod"):
         c = socket.create_connection((s.host, s.port))
         c.sendall(text)
         socks.append(c)

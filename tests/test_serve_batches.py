@@ -309,7 +309,7 @@ def test_forms(serve):
     for cut in (5, 60, 150):
         data = form(purpose, (b"name=file", b"x" * 5000))
         with socket.create_connection(("127.0.0.1", s.port)) as c:
-            c.sendall(b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+            c.sendall(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
                       b"Content-Type: multipart/form-data; boundary=b0\r\n\r\n" % len(data)
                       + data[:cut])
             time.sleep(0.05)

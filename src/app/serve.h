@@ -54,6 +54,7 @@ struct serve {
     double since;          /* the same by clock_seconds() */
     char **keys;           /* API keys; NULL: none is asked for */
     size_t n_keys;
+    bool loopback;      /* listens for this machine only */
     bool log;           /* one line a request on standard error */
     _Atomic bool drain; /* no new work: set before service_stop */
     serve_metrics *metrics;

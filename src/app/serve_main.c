@@ -24,6 +24,12 @@ typedef struct serve_args {
     bool no_keys, no_state, log, quiet, help;
 } serve_args;
 
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0;
+}
+
 static corun_status check_args(const serve_args *a)
 {
     const struct {
@@ -53,9 +59,7 @@ static corun_status check_args(const serve_args *a)
         FAIL(CORUN_EINVAL, "--stop-seconds %g: not in 0 ... 86400", a->stop_s);
     if (a->no_keys && a->keys) FAIL(CORUN_EINVAL, "--no-keys and --api-keys exclude each other");
     if (a->no_state && a->state) FAIL(CORUN_EINVAL, "--no-state and --state exclude each other");
-    bool here = strcmp(a->host, "localhost") == 0 || strncmp(a->host, "127.", 4) == 0 ||
-                strcmp(a->host, "::1") == 0;
-    if (!here && !a->keys && !a->no_keys)
+    if (!is_loopback(a->host) && !a->keys && !a->no_keys)
         FAIL(CORUN_EINVAL,
              "--host %s: other machines could use the server. Give --api-keys FILE, or --no-keys "
              "where that is meant",
@@ -224,6 +228,7 @@ static corun_status open_all(serve *s, const serve_args *a, char name[256])
     s->slots = (size_t)a->e.slots;
     s->max_tokens = a->max_tokens;
     s->log = a->log && !a->quiet;
+    s->loopback = is_loopback(a->host) && !a->no_keys;
     const service_opts o = {.queue = (size_t)a->queue,
                             .window = PUMP_WINDOW(a->e.slots),
                             .slots = s->slots,

@@ -237,6 +237,22 @@ static bool key_is_right(const serve *s, const http_call *c)
     return right;
 }
 
+/* Without keys, whoever reaches the server may use it; a page of another site in a browser of this
+ * machine reaches it too. Such a page stands in Origin, and a name of its own that was turned to
+ * this address (DNS rebinding) in Host. */
+static const char *foreign(const serve *s, const http_call *c)
+{
+    const char *host = http_header(c, "Host"), *origin = http_header(c, "Origin");
+    if (s->keys) return NULL;
+    const char *who = origin ? strstr(origin, "://") : NULL;
+    if (origin && (!who || !host || strcasecmp(who + 3, host) != 0))
+        return "Origin: a page of another site may not use a server without keys";
+    if (!s->loopback || !host || *host == '[' || (*host >= '0' && *host <= '9')) return NULL;
+    size_t n = strcspn(host, ":");
+    if (n == 9 && strncasecmp(host, "localhost", n) == 0) return NULL;
+    return "Host: a server without keys on this machine is localhost or an address";
+}
+
 static void refuse_method(serve *s, http_call *c)
 {
     char text[64];
@@ -258,6 +274,11 @@ static void on_head(void *ctx, http_call *c)
     serve *s = ctx;
     size_t at;
     const serve_route *other, *r = find(c, &at, &other);
+    const char *why = foreign(s, c);
+    if (why) {
+        error(s, c, 403, NULL, NULL, NULL, NULL, why);
+        return;
+    }
     if (!(r ? r : other ? other : &(serve_route){0})->open && !key_is_right(s, c)) {
         const char *given = http_header(c, "Authorization");
         error(s, c, 401, &bearer, NULL, NULL, "invalid_api_key",
