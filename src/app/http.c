@@ -26,9 +26,10 @@
 #include "app/http_head.h"
 #include "base/clock.h"
 
-#define TICK     0.25 /* seconds between looks at the limits of time */
-#define LINGER_S 2    /* for a client to read a reply that came before it had sent all */
-#define PIECE    ((size_t)64 << 10)
+#define TICK      0.25 /* seconds between looks at the limits of time */
+#define BLANK_MAX 8
+#define LINGER_S  2 /* for a client to read a reply that came before it had sent all */
+#define PIECE     ((size_t)64 << 10)
 
 typedef enum conn_state { HEAD, BODY, ANSWER, FLUSH, LINGER } conn_state;
 
@@ -39,8 +40,9 @@ typedef struct conn {
     conn_state state;
     struct event *readable, *writable;
     bool writing, reading;
-    buf in;        /* bytes that no call has */
-    size_t looked; /* of them, for the end of the head */
+    buf in;         /* bytes that no call has */
+    size_t looked;  /* of them, for the end of the head */
+    unsigned blank; /* empty lines before it */
     struct evbuffer *out;
     http_call *call;
     double since, moved; /* the state began; bytes came or went */
@@ -479,7 +481,7 @@ static void begin(conn *k, size_t head)
     int status = http_head_read(&c->head, k->in.data, head, &why);
     memmove(k->in.data, k->in.data + head, k->in.len - head);
     k->in.len -= head;
-    k->looked = 0;
+    k->looked = k->blank = 0;
     if (status) {
         free_call(c);
         refuse(k, status, why);
@@ -516,10 +518,15 @@ static void begin(conn *k, size_t head)
 static void next_request(conn *k)
 {
     set_read(k, true);
-    while (k->in.len >= 2 && memcmp(k->in.data, "\r\n", 2) == 0) { /* between two requests */
-        memmove(k->in.data, k->in.data + 2, k->in.len - 2);
-        k->in.len -= 2;
+    size_t blank = 0; /* empty lines between two requests: a few */
+    while (k->in.len >= blank + 2 && memcmp(k->in.data + blank, "\r\n", 2) == 0) blank += 2;
+    k->blank += (unsigned)(blank / 2);
+    if (k->blank > BLANK_MAX) {
+        refuse(k, 400, "empty lines stand before the request");
+        return;
     }
+    if (blank) memmove(k->in.data, k->in.data + blank, k->in.len - blank);
+    k->in.len -= blank;
     size_t head = http_head_end(k->in.data, k->in.len, k->looked);
     if (head > k->s->l.head || (!head && k->in.len > k->s->l.head)) {
         refuse(k, 431, "the head is larger than this server takes");
