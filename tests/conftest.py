@@ -1,10 +1,18 @@
 """Shared by the end-to-end tests: the built program and small helpers around it."""
 import json
 import os
+import signal
 import pathlib
 import subprocess
 
 import pytest
+
+# A background shell or nohup starts us with these ignored, and what is ignored our children inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CORUN = pathlib.Path(os.environ.get("CORUN_BIN", ROOT / "build" / "corun")).resolve()
