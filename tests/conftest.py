@@ -1,8 +1,8 @@
 """Shared by the end-to-end tests: the built program and small helpers around it."""
 import json
 import os
-import signal
 import pathlib
+import signal
 import subprocess
 
 import pytest
