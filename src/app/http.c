@@ -101,6 +101,14 @@ http_limits http_limits_default(void)
                          .write_s = 30};
 }
 
+/* A buffer whose files are sent by sendfile: nothing is mapped. */
+static struct evbuffer *new_out(void)
+{
+    struct evbuffer *b = evbuffer_new();
+    if (b) evbuffer_set_flags(b, EVBUFFER_FLAG_DRAINS_TO_FD);
+    return b;
+}
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 static void free_http(http *s);
@@ -466,7 +474,7 @@ static void begin(conn *k, size_t head)
     http *s = k->s;
     http_call *c;
     const char *why;
-    if (!MEM_NEW(c, 1) || !(c->out = evbuffer_new())) {
+    if (!MEM_NEW(c, 1) || !(c->out = new_out())) {
         mem_free(c);
         drop(k);
         return;
@@ -589,7 +597,7 @@ static void add_conn(http *s, int fd)
     k->fresh = true;
     k->since = k->moved = clock_seconds();
     buf_init(&k->in, s->l.head + 2 * PIECE);
-    k->out = evbuffer_new();
+    k->out = new_out();
     k->readable = event_new(s->base, fd, EV_READ | EV_PERSIST, on_readable, k);
     k->writable = event_new(s->base, fd, EV_WRITE | EV_PERSIST, on_writable, k);
     if (!k->out || !k->readable || !k->writable) {
@@ -716,7 +724,10 @@ static corun_status open_http(http *s, const char *address, uint16_t port)
     s->fd = s->wake_fd = -1;
     TRY(listen_at(s, address, port));
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    s->base = event_base_new();
+    struct event_config *config = event_config_new();
+    if (config && event_config_set_flag(config, EVENT_BASE_FLAG_IGNORE_ENV) == 0)
+        s->base = event_base_new_with_config(config);
+    if (config) event_config_free(config);
     if (s->wake_fd < 0 || !s->base) FAIL(CORUN_ENOMEM, "http: no event loop");
     s->accept = event_new(s->base, s->fd, EV_READ | EV_PERSIST, on_accept, s);
     s->wake = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, on_wake, s);
