@@ -10,7 +10,7 @@ import pytest
 # A background shell or nohup starts us with these ignored, and what is ignored our children inherit.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-for _number in (signal.SIGTERM, signal.SIGHUP):
+for _number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, signal.SIG_DFL)
 

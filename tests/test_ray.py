@@ -190,7 +190,7 @@ def test_another_identity_is_refused_and_named(place):
 
 def test_another_pool_is_refused(place):
     """It decides which requests are too large, and stands in no identity."""
-    many(place, 50)
+    many(place, 20000)  # enough that both workers are there before the end
     s = place.run(workers=2, corun=odd_one(place, "--kv 64M"))
     assert len(s.refused) == 1 and "its setting differs" in s.refused[0]
     assert "pool_pages is " in s.refused[0]

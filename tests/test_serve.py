@@ -377,7 +377,8 @@ def test_other_sites(serve):
     own = s.url.split("://")[1]
     for head, want in [({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Origin": s.url}, 200),
                        ({"Host": "evil.example"}, 403), ({"Host": "localhost.evil.example"}, 403),
-                       ({"Host": "localhost:1"}, 200), ({"Host": "[::1]:80"}, 200), ({"Host": own}, 200)]:
+                       ({"Host": "1.evil.example"}, 403), ({"Host": "1.evil.example", "Origin": "http://1.evil.example"}, 403),
+                       ({"Host": "[evil]"}, 403), ({"Host": "localhost:1"}, 200), ({"Host": "[::1]:80"}, 200), ({"Host": own}, 200)]:
         assert s.post(COMPLETION, body, headers=head)[0] == want, head
     assert serve("--no-keys").post(COMPLETION, body, headers={"Host": "proxy.example"})[0] == 200
 

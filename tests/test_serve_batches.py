@@ -345,8 +345,8 @@ def test_killed_five_times(corun, serve):
 
 @pytest.mark.skipif(not DEMO.exists(), reason="the demo model is not fetched (tools/fetch demo)")
 def test_demo_model_killed_five_times(corun, serve):
-    lines = [chat(f"r{i}", f"Say something about the number {i}.", max_tokens=16)
-             for i in range(24)]
+    lines = [chat(f"r{i}", f"Say something about the number {i}.", max_tokens=32)
+             for i in range(32)]
     s = serve("--slots", 4, model=DEMO)
     b = s.batch(text_of(lines), "/v1/chat/completions")
     assert kill_five_times(s, b, 1, 2) >= 2

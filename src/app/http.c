@@ -127,10 +127,11 @@ static void free_call(http_call *c)
     if (last) free_http(s);
 }
 
-static void forget_body(http_call *c)
+/* On the loop's thread: its body no longer counts, however long its owner has kept it. */
+static void forget_call(http_call *c)
 {
     c->s->bodies -= c->counted;
-    c->counted = 0;
+    free_call(c);
 }
 
 /* Under the lock: the loop is to look at the call. */
@@ -183,7 +184,6 @@ static void part(conn *k)
     http *s = k->s;
     k->call = NULL;
     c->c = NULL;
-    forget_body(c);
     pthread_mutex_lock(&s->lock);
     c->gone = true;
     bool ended = c->ended;
@@ -290,7 +290,8 @@ static bool flush(conn *k)
     while (evbuffer_get_length(k->out)) {
         int n = evbuffer_write(k->out, k->fd);
         if (n > 0) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+        if (n == 0) break; /* how sendfile says that there is no room */
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) break;
         drop(k);
         return false;
     }
@@ -327,12 +328,12 @@ static void take_news(http_call *c)
     if (cut && k) s->n.cut_off++;
     pthread_mutex_unlock(&s->lock);
     if (!k) {
-        if (ended) free_call(c);
+        if (ended) forget_call(c);
         return;
     }
     if (cut) {
         drop(k);
-        if (ended) free_call(c);
+        if (ended) forget_call(c);
         return;
     }
     if (ended) {
@@ -342,8 +343,7 @@ static void take_news(http_call *c)
             k->since = k->moved = clock_seconds();
         }
         k->call = NULL;
-        forget_body(c);
-        free_call(c);
+        forget_call(c);
     }
     flush(k);
 }

@@ -1,5 +1,6 @@
 /* serve_routes.c - owns the way from a request to its handler, and the shape of replies and errors.
  * Invariant: every call is counted once, when it ends. */
+#include <arpa/inet.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -237,6 +238,19 @@ static bool key_is_right(const serve *s, const http_call *c)
     return right;
 }
 
+/* localhost or an address, with or without a port. */
+static bool is_here(const char *host)
+{
+    char name[64];
+    struct in6_addr a;
+    bool six = *host == '[';
+    size_t n = six ? strcspn(++host, "]") : strcspn(host, ":");
+    if (n >= sizeof name) return false;
+    memcpy(name, host, n);
+    name[n] = 0;
+    return strcasecmp(name, "localhost") == 0 || inet_pton(six ? AF_INET6 : AF_INET, name, &a) == 1;
+}
+
 /* Without keys, whoever reaches the server may use it; a page of another site in a browser of this
  * machine reaches it too. Such a page stands in Origin, and a name of its own that was turned to
  * this address (DNS rebinding) in Host. */
@@ -247,9 +261,7 @@ static const char *foreign(const serve *s, const http_call *c)
     const char *who = origin ? strstr(origin, "://") : NULL;
     if (origin && (!who || !host || strcasecmp(who + 3, host) != 0))
         return "Origin: a page of another site may not use a server without keys";
-    if (!s->loopback || !host || *host == '[' || (*host >= '0' && *host <= '9')) return NULL;
-    size_t n = strcspn(host, ":");
-    if (n == 9 && strncasecmp(host, "localhost", n) == 0) return NULL;
+    if (!s->loopback || !host || is_here(host)) return NULL;
     return "Host: a server without keys on this machine is localhost or an address";
 }
 

@@ -507,7 +507,7 @@ static void take_back(work *w)
         pthread_mutex_lock(&w->r->lock);
         while (!w->r->done) pthread_cond_wait(&w->r->wake, &w->r->lock);
         pthread_mutex_unlock(&w->r->lock);
-        collect(w);
+        if (collect(w) != CORUN_OK) w->lost = true;
     }
     commit(w);
 }

@@ -1,0 +1,403 @@
+/* The HTTP transport over raw loopback sockets: replies, bodies in any pieces, every limit, clients
+ * that go away, streams from other threads, drain and close. No descriptor stays behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "app/http.h"
+
+#define STREAMS 8
+#define HOST    "Host: x\r\n"
+
+typedef struct room {
+    http *s;
+    atomic_int gone, calls, cut;
+    _Atomic(http_call *) held;
+    pthread_t thread[STREAMS + 1];
+    atomic_int n_thread;
+} room;
+
+static void nap(void) { usleep(2000); }
+
+static void *run_stream(void *arg)
+{
+    http_call *c = arg;
+    char piece[32];
+    http_stream_begin(c, 200, "text/plain", NULL, 0);
+    for (int i = 0; i < 100; i++) {
+        snprintf(piece, sizeof piece, "%s-%d;", http_query(c, "n"), i);
+        if (!http_stream_put(c, piece, strlen(piece))) break;
+    }
+    http_stream_end(c);
+    return NULL;
+}
+
+static void *run_flood(void *arg)
+{
+    static const char data[4096];
+    http_call *c = arg;
+    room *r = http_data(c);
+    http_stream_begin(c, 200, "text/plain", NULL, 0);
+    while (http_stream_put(c, data, sizeof data)) nap();
+    r->cut++;
+    http_stream_end(c);
+    return NULL;
+}
+
+static void *run_reply(void *arg)
+{
+    http_reply(arg, 200, "text/plain", NULL, 0, "late", 4);
+    return NULL;
+}
+
+static corun_status too_much(void *ctx, const char *data, size_t len)
+{
+    (void)ctx, (void)data, (void)len;
+    FAIL(CORUN_ECAPACITY, "the reader takes no more");
+}
+
+static void on_head(void *ctx, http_call *c)
+{
+    http_set_data(c, ctx);
+    if (strcmp(http_path(c), "/small") == 0) http_body_limit(c, 10);
+    if (strcmp(http_path(c), "/reader") == 0) http_body_reader(c, too_much, NULL);
+}
+
+static void on_call(void *ctx, http_call *c)
+{
+    room *r = ctx;
+    const char *p = http_path(c);
+    void *(*run)(void *) = strcmp(p, "/stream") == 0  ? run_stream
+                           : strcmp(p, "/flood") == 0 ? run_flood
+                           : strcmp(p, "/late") == 0  ? run_reply
+                                                      : NULL;
+    r->calls++;
+    if (run) {
+        pthread_create(&r->thread[r->n_thread++], NULL, run, c);
+    } else if (strcmp(p, "/hold") == 0) {
+        r->held = c;
+    } else if (strcmp(p, "/file") == 0) {
+        FILE *f = tmpfile();
+        fputs("of a file", f);
+        fflush(f);
+        int fd = dup(fileno(f));
+        fclose(f);
+        http_reply_file(c, "text/plain", fd, 9);
+    } else {
+        size_t n;
+        const char *body = http_body(c, &n);
+        http_reply(c, 200, "text/plain", NULL, 0, body, n);
+    }
+}
+
+/* A call whose body never came whole has no other owner than this function. */
+static void on_gone(void *ctx, http_call *c)
+{
+    room *r = ctx;
+    const char *p = http_path(c);
+    r->gone++;
+    bool threads = strcmp(p, "/stream") == 0 || strcmp(p, "/flood") == 0;
+    if (!threads && strcmp(p, "/hold") != 0) http_reply(c, 500, "text/plain", NULL, 0, "", 0);
+}
+
+static void open_room(room *r, const http_limits *l)
+{
+    const http_handler h = {r, on_head, on_call, on_gone};
+    memset(r, 0, sizeof *r);
+    assert_int_equal(http_open(&r->s, "127.0.0.1", 0, l, &h), CORUN_OK);
+}
+
+static void close_room(room *r)
+{
+    http_close(r->s);
+    for (int i = 0; i < r->n_thread; i++) pthread_join(r->thread[i], NULL);
+}
+
+static http_limits limits(void)
+{
+    http_limits l = http_limits_default();
+    l.head_s = l.body_s = l.idle_s = l.write_s = 1;
+    return l;
+}
+
+static int dial(const room *r)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons(http_port(r->s)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct timeval wait = {.tv_sec = 8};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+static void say(int fd, const char *text)
+{
+    assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+}
+
+/* Reads until `end` is there, or (NULL) to the end of the connection; false: it did not come. */
+static bool hear(int fd, char *to, size_t cap, const char *end)
+{
+    size_t n = 0;
+    for (ssize_t k; n < cap - 1; n += (size_t)k) {
+        to[n] = 0;
+        if (end && strstr(to, end)) return true;
+        k = recv(fd, to + n, end ? 1 : cap - 1 - n, 0);
+        if (k <= 0) return k == 0 && !end;
+    }
+    to[n] = 0;
+    return end && strstr(to, end);
+}
+
+/* One connection: text goes, `want` is to stand in what comes until the server closes. */
+static void ask(const room *r, const char *text, const char *want)
+{
+    char got[8192];
+    int fd = dial(r);
+    say(fd, text);
+    bool whole = hear(fd, got, sizeof got, NULL);
+    close(fd);
+    if (!whole || !strstr(got, want)) fail_msg("%.60s: no %s in: %s", text, want, got);
+}
+
+static void test_replies(void **state)
+{
+    (void)state;
+    room r;
+    char got[4096];
+    const http_limits l = http_limits_default();
+    open_room(&r, &l);
+    int fd = dial(&r);
+    say(fd, "POST / HTTP/1.1\r\n" HOST "Content-Length: 3\r\n\r\nabc");
+    assert_true(hear(fd, got, sizeof got, "Content-Length: 3\r\n\r\nabc"));
+    say(fd,
+        "HEAD /file HTTP/1.1\r\n" HOST "\r\nGET /file HTTP/1.1\r\n" HOST "\r\n"
+        "POST / HTTP/1.1\r\n" HOST "Content-Length: 2\r\n\r\nxyGET /late HTTP/1.1\r\n" HOST "\r\n");
+    assert_true(hear(fd, got, sizeof got, "Content-Length: 9\r\n\r\nHTTP/1.1 200"));
+    assert_true(hear(fd, got, sizeof got, "\r\n\r\nof a file"));
+    assert_true(hear(fd, got, sizeof got, "\r\n\r\nxy"));
+    assert_true(hear(fd, got, sizeof got, "\r\n\r\nlate"));
+    say(fd, "POST / HTTP/1.1\r\n" HOST "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+    assert_true(hear(fd, got, sizeof got, "HTTP/1.1 100 Continue\r\n\r\n"));
+    say(fd, "o");
+    nap();
+    say(fd, "k");
+    assert_true(hear(fd, got, sizeof got, "\r\n\r\nok"));
+    close(fd);
+    close_room(&r);
+    assert_int_equal(r.calls, 6);
+    assert_int_equal(r.gone, 0);
+}
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    static const char head[] = "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n";
+    static const char body[] = "3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: 1\r\n\r\n";
+    room r;
+    char got[4096], part[64];
+    const http_limits l = http_limits_default();
+    open_room(&r, &l);
+    int fd = dial(&r);
+    for (size_t cut = 0; cut < sizeof body; cut++) {
+        say(fd, head);
+        snprintf(part, sizeof part, "%.*s", (int)cut, body);
+        say(fd, part);
+        nap();
+        say(fd, body + cut);
+        assert_true(hear(fd, got, sizeof got, "Content-Length: 13\r\n\r\nabc0123456789"));
+    }
+    close(fd);
+    close_room(&r);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    room r;
+    http_limits l = limits();
+    l.bodies = 100;
+    l.head = 200;
+    open_room(&r, &l);
+    char head[400] = "GET / HTTP/1.1\r\nA: ";
+    memset(head + strlen(head), 'a', 300);
+    ask(&r, head, "HTTP/1.1 431 ");
+    ask(&r, "POST /small HTTP/1.1\r\n" HOST "Content-Length: 11\r\n\r\n", "HTTP/1.1 413 ");
+    ask(&r, "POST /small HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\nB\r\n01234567890",
+        "HTTP/1.1 413 ");
+    ask(&r, "POST /reader HTTP/1.1\r\n" HOST "Content-Length: 2\r\n\r\nab", "HTTP/1.1 413 ");
+    char body[300] = "POST / HTTP/1.1\r\n" HOST "Content-Length: 101\r\n\r\n";
+    memset(body + strlen(body), 'b', 101);
+    ask(&r, body, "HTTP/1.1 503 ");
+    assert_int_equal(r.gone, 4);
+    assert_int_equal(r.calls, 0);
+    close_room(&r);
+}
+
+static void test_times(void **state)
+{
+    (void)state;
+    room r;
+    const http_limits l = limits();
+    open_room(&r, &l);
+    ask(&r, "GET / HT", "HTTP/1.1 408 ");
+    ask(&r, "POST / HTTP/1.1\r\n" HOST "Content-Length: 9\r\n\r\nab", "HTTP/1.1 408 ");
+    ask(&r, "GET / HTTP/1.1\r\n" HOST "\r\n", "HTTP/1.1 200 "); /* then idle */
+    assert_int_equal(r.gone, 1);
+    assert_int_equal(http_stats(r.s).timeouts, 2);
+    close_room(&r);
+}
+
+/* A reader that does not read is cut off: by what waits for it, or by time. */
+static void test_slow_readers(void **state)
+{
+    (void)state;
+    for (int by_time = 0; by_time < 2; by_time++) {
+        room r;
+        http_limits l = limits();
+        l.unsent = by_time ? (size_t)1 << 30 : 64 << 10;
+        l.write_s = by_time ? 1 : 60;
+        open_room(&r, &l);
+        int fd = dial(&r), small = 4096;
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+        say(fd, "GET /flood HTTP/1.1\r\n" HOST "\r\n");
+        for (int i = 0; i < 4000 && !r.cut; i++) nap();
+        assert_int_equal(r.cut, 1);
+        for (int i = 0; i < 500 && http_stats(r.s).alive; i++) nap();
+        assert_int_equal(http_stats(r.s).alive, 0);
+        assert_int_equal(http_stats(r.s).cut_off, 1);
+        close(fd);
+        close_room(&r);
+    }
+}
+
+static void *run_client(void *arg)
+{
+    static atomic_int number;
+    char text[128], got[16384];
+    int n = number++, fd = dial(arg);
+    snprintf(text, sizeof text, "GET /stream?n=%d HTTP/1.0\r\n\r\n", n);
+    say(fd, text);
+    bool ok = hear(fd, got, sizeof got, NULL);
+    close(fd);
+    const char *p = strstr(got, "\r\n\r\n");
+    p = p ? p + 4 : "";
+    for (int i = 0; ok && i < 100; i++) {
+        snprintf(text, sizeof text, "%d-%d;", n, i);
+        ok = strncmp(p, text, strlen(text)) == 0;
+        p += ok ? strlen(text) : 0;
+    }
+    return ok && !*p ? arg : NULL;
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    room r;
+    pthread_t t[STREAMS];
+    const http_limits l = http_limits_default();
+    open_room(&r, &l);
+    for (int i = 0; i < STREAMS; i++) pthread_create(&t[i], NULL, run_client, &r);
+    for (int i = 0; i < STREAMS; i++) {
+        void *ok;
+        pthread_join(t[i], &ok);
+        assert_non_null(ok);
+    }
+    assert_int_equal(r.gone, 0);
+    close_room(&r);
+}
+
+static http_call *hold(room *r, int fd)
+{
+    r->held = NULL;
+    say(fd, "GET /hold HTTP/1.1\r\n" HOST "\r\n");
+    for (int i = 0; i < 1000 && !r->held; i++) nap();
+    assert_non_null(r->held);
+    return r->held;
+}
+
+static void test_gone_drain_close(void **state)
+{
+    (void)state;
+    room r;
+    char got[4096];
+    http_limits l = http_limits_default();
+    l.connections = 2;
+    open_room(&r, &l);
+    int fd = dial(&r);
+    http_call *c = hold(&r, fd);
+    close(fd);
+    for (int i = 0; i < 1000 && !r.gone; i++) nap();
+    assert_true(http_is_gone(c));
+    assert_false(http_stream_put(c, "x", 1));
+    http_reply(c, 200, "text/plain", NULL, 0, "x", 1);
+
+    int one = dial(&r), two = dial(&r);
+    http_call *first = hold(&r, one), *second = hold(&r, two);
+    ask(&r, "", "HTTP/1.1 503 "); /* the third connection */
+    assert_int_equal(http_stats(r.s).refused, 1);
+    http_drain(r.s);
+    http_reply(first, 200, "text/plain", NULL, 0, "done", 4);
+    assert_true(hear(one, got, sizeof got, NULL));
+    assert_non_null(strstr(got, "Connection: close\r\n"));
+    assert_non_null(strstr(got, "\r\n\r\ndone"));
+    assert_int_equal(r.gone, 1);
+    close_room(&r);
+    assert_int_equal(r.gone, 2);
+    assert_true(http_is_gone(second));
+    http_reply(second, 200, "text/plain", NULL, 0, "x", 1); /* after the server's end */
+    close(one);
+    close(two);
+}
+
+static int descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+static int at_start;
+
+static int count_start(void **state)
+{
+    (void)state;
+    at_start = descriptors();
+    return 0;
+}
+
+static int count_end(void **state)
+{
+    (void)state;
+    return descriptors() == at_start ? 0 : -1;
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, count_start, count_end)
+    const struct CMUnitTest tests[] = {
+        T(test_replies),
+        T(test_chunks),
+        T(test_sizes),
+        T(test_times),
+        T(test_slow_readers),
+        T(test_streams),
+        T(test_gone_drain_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
