@@ -321,6 +321,14 @@ def test_forms(serve):
     assert len(list(s.client.files.list())) == 2
 
 
+def test_large_content(serve):
+    """A file that is far larger than what a socket takes at once comes back whole."""
+    data = b"".join(b"%07d %s\n" % (i, b"x" * 990) for i in range(40000))
+    s = serve()
+    up = s.client.files.create(file=("large.jsonl", data), purpose="batch")
+    assert s.content(up.id) == data
+
+
 def kill_five_times(s, batch, rows, seed):
     """kill -9 at random moments while the batch runs; the number of kills that hit it running."""
     rng = random.Random(seed)
