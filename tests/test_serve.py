@@ -370,6 +370,16 @@ def test_keys(corun, serve, openai):
         client.models.list()
 
 
+def test_log(serve):
+    """One line a request, whatever the path holds."""
+    s = serve("--log")
+    assert s.get("/a%0Acorun%20serve:%20GET%20/forged%20200%1B")[0] == 404
+    assert s.get("/health")[0] == 200
+    lines = s.said().splitlines()
+    assert "corun serve: GET /a?corun serve: GET /forged 200? 404" in lines
+    assert "corun serve: GET /health 200" in lines
+
+
 def test_other_sites(serve):
     """A page of another site, or a name that was turned to this address, uses no server without keys."""
     s = serve()

@@ -82,9 +82,14 @@ void serve_count_more(serve *s, const http_call *c, int status, const char *more
     const serve_route *other;
     find(c, &at, &other);
     serve_metrics_count(s->metrics, at, status);
-    if (s->log)
-        fprintf(stderr, "corun serve: %s %.200s %d%s%s\n", http_method(c), http_path(c), status,
-                *more ? " " : "", more);
+    if (!s->log) return;
+    char path[200];
+    size_t n = 0;
+    for (const char *p = http_path(c); *p && n < sizeof path - 1; p++)
+        path[n++] = *p < 0x20 || *p == 0x7f ? '?' : *p; /* a decoded line feed makes no line */
+    path[n] = 0;
+    fprintf(stderr, "corun serve: %s %s %d%s%s\n", http_method(c), path, status, *more ? " " : "",
+            more);
 }
 
 void serve_count(serve *s, const http_call *c, int status) { serve_count_more(s, c, status, ""); }
