@@ -217,6 +217,7 @@ static corun_status run_column(table *t, column *k)
     if (st == CORUN_OK) st = corun_model_describe(v.m, &v.info);
     /* A policy that promises nothing is information: the quick form tells as much. */
     v.few = (o->quick || !k->p->lower) && v.info.n_param > SMALL_MODEL;
+    if (v.few && !o->quick) v.eo.page_tokens = 16; /* short requests have several pages, too */
     if (st == CORUN_OK) st = name_identity(&v, k);
     if (st == CORUN_EUNSUPPORTED && o->n_policy > 1) { /* a refusal breaks no promise */
         fprintf(o->out, "%s is refused: %s\n", k->title, corun_last_error());

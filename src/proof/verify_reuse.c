@@ -123,14 +123,16 @@ static corun_status run_evicted(vf *v, vf_cell *c, int32_t pages, corun_stats *s
 /* G: the pool is cut until requests lose their pages, one of them more than once. */
 corun_status vf_eviction(vf *v, vf_cell *c)
 {
-    int32_t least = 2;
+    int32_t least = 2, fits = 1, p = v->eo.page_tokens;
     corun_stats s = {0};
     for (size_t i = 0; i < N_EVICT; i++) {
-        corun_request r = vf_cut(v->set[v->n_own + i].r, 8 * v->eo.page_tokens);
+        corun_request r = vf_cut(v->set[v->n_own + i].r, 8 * p);
         int32_t pages = vf_pages(v, &r);
+        int32_t whole = ((int32_t)r.n_token + r.sampling.n * r.sampling.max_tokens + p - 1) / p;
         least = pages > least ? pages : least;
+        fits = whole > fits ? whole : fits;
     }
-    for (int32_t pages = least + 2; pages >= least - 2; pages -= 2) {
+    for (int32_t pages = least + 2; pages >= fits && pages >= least - 2; pages -= 2) {
         TRY(run_evicted(v, c, pages, &s));
         vf_note(c, "%s%d pages: %llu moves out, %llu recomputes, one request %llu times",
                 c->seen[0] ? "; " : "", pages, (unsigned long long)s.swaps_out,
