@@ -270,6 +270,7 @@ typedef struct corun_stats {
     uint64_t requests_waiting, requests_running;
     uint64_t live_rows_seen[8]; /* bit r: a decode step had r + 1 live rows (up to 512) */
     double seconds_prefill, seconds_decode, seconds_sample;
+    double seconds_wait; /* of the host, for draws of a device */
 } corun_stats;
 
 CORUN_API corun_status corun_engine_stats(const corun_engine *e, corun_stats *out);

@@ -119,6 +119,9 @@ static inline uint64_t run_rand(uint64_t *state)
     return x ^ x >> 31;
 }
 
+/* What a test does to each model that run_open opens. */
+static void (*run_prepare)(corun_model *m);
+
 static inline corun_model *run_open(const char *path)
 {
     corun_model *m;
@@ -126,6 +129,7 @@ static inline corun_model *run_open(const char *path)
     o.path = path;
     o.n_thread = 1;
     if (corun_model_open(&m, &o) != CORUN_OK) fail_msg("%s: %s", path, corun_last_error());
+    if (run_prepare) run_prepare(m);
     return m;
 }
 

@@ -208,10 +208,10 @@ static inline corun_status planted_logits(ops *o, const ops_weight *w, const voi
     return st;
 }
 
-static inline corun_status planted_draw_get(ops *o, int32_t lane, ops_draw *d)
+static inline corun_status planted_draw_get(ops *o, int32_t back, int32_t lane, ops_draw *d)
 {
     planted *p = planted_of(o);
-    TRY(IN(o)->draw_get(IN(o), lane, d));
+    TRY(IN(o)->draw_get(IN(o), back, lane, d));
     if (!planted_acts(p, OPS_OP_SAMPLE)) return CORUN_OK;
     p->n_call++;
     if (lane < p->n_tok && planted_wrong(p, lane)) d->logprob -= 0.5f;

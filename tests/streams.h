@@ -14,6 +14,7 @@
 
 #include "base/digest.h"
 #include "corun.h"
+#include "engine/engine.h"
 
 enum {
     STREAM_KEPT = 4,   /* requests that both runs have */
@@ -56,6 +57,7 @@ typedef struct stream_request {
 typedef struct stream_run {
     corun_engine_opts o;
     uint32_t group; /* requests that arrive between two steps */
+    int32_t lag;    /* steps that are given ahead */
     stream_request *q[STREAM_KEPT + STREAM_OTHERS];
     size_t n;
     corun_stats stats;
@@ -178,6 +180,7 @@ static inline bool stream_submit(corun_engine *e, stream_run *run, size_t *sent)
 static inline bool stream_go(corun_model *m, stream_run *run)
 {
     corun_engine *e;
+    m->net->o->lag = run->lag;
     if (corun_engine_open(&e, m, &run->o) != CORUN_OK) stream_die("open");
     size_t sent = 0;
     int32_t steps = 0;
@@ -230,6 +233,7 @@ static inline void stream_schedule(stream_bytes *b, const stream_policy *p, uint
     run->o.n_slot = p->width ? width : other;
     run->o.prefill_chunk = p->chunk ? p->chunk : chunk + run->o.n_slot;
     run->o.kv_bytes = page * (8 + stream_take(b, 120));
+    run->lag = (int32_t)stream_take(b, 2);
 }
 
 typedef struct stream_seen {

@@ -193,8 +193,8 @@ static void draws(twin *t, uint64_t seed, int turns)
         for (int i = 0; i < n; i++) {
             ops_draw a, b;
             if (row[i] < 0) continue;
-            ok(gpu_sampler_draw_get(t->a, i, &a));
-            ok(sampler_draw_get(t->b, i, &b));
+            ok(gpu_sampler_draw_get(t->a, 0, i, &a));
+            ok(sampler_draw_get(t->b, 0, i, &b));
             same_draw(&a, &b, "draw", t->v, i);
         }
         int32_t target[ROWS], top = below(&s, TOP + 2) - 1;
@@ -239,14 +239,25 @@ static void test_frequencies(void **state)
     ok(gpu_put(&t.g, t.dev, rows, sizeof rows));
     int32_t n[4] = {0}, row[1] = {0}, slot[1] = {0};
     int32_t draws_made = getenv("CORUN_TEST_SHORT") ? 20 : 2000;
+    const ops_slot p = {
+        .seed = 5, .temperature = 1, .top_p = 1, .repetition = 1, .n_top = -1, .n_draw_max = 4};
+    static int32_t drawn[2000];
     for (int32_t i = 0; i < draws_made; i++) {
-        ops_slot p = {
-            .seed = 5, .temperature = 1, .top_p = 1, .repetition = 1, .n_top = -1, .n_draw_max = 4};
         ops_draw d;
         if (i == 0) ok(gpu_sampler_slot_put(t.a, 0, &p));
         ok(gpu_sampler_sample(t.a, 1, row, slot, &i));
-        ok(gpu_sampler_draw_get(t.a, 0, &d));
+        ok(gpu_sampler_draw_get(t.a, 0, 0, &d));
         n[d.token]++;
+        drawn[i] = d.token;
+    }
+    /* Once more, each draw read when the next one was asked for, and the slot put in between. */
+    for (int32_t i = 0; i < draws_made; i++) {
+        ops_draw d;
+        ok(gpu_sampler_slot_put(t.a, 0, &p));
+        ok(gpu_sampler_sample(t.a, 1, row, slot, &i));
+        if (i == 0) continue;
+        ok(gpu_sampler_draw_get(t.a, 1, 0, &d));
+        assert_int_equal(d.token, drawn[i - 1]);
     }
     twin_close(&t);
     if (draws_made < 2000) return;
@@ -279,7 +290,8 @@ static void test_bad_input(void **state)
                      CORUN_EINVAL); /* it is undefined */
     int32_t target[1] = {100};
     assert_int_equal(gpu_sampler_score(t.a, 1, target, 0), CORUN_EINVAL);
-    assert_int_equal(gpu_sampler_draw_get(t.a, -1, &d), CORUN_EINVAL);
+    assert_int_equal(gpu_sampler_draw_get(t.a, 0, -1, &d), CORUN_EINVAL);
+    assert_int_equal(gpu_sampler_draw_get(t.a, 2, 0, &d), CORUN_EINVAL);
     twin_close(&t);
 }
 

@@ -305,7 +305,7 @@ static corun_status use(int which, pool *p)
     }
     mem_guard(false);
     ops_draw got;
-    if (st == CORUN_OK && (st = o->draw_get(o, 0, &got)) == CORUN_OK) {
+    if (st == CORUN_OK && (st = o->draw_get(o, 0, 0, &got)) == CORUN_OK) {
         assert_in_range(got.token, 0, 69);
         assert_int_equal(got.n_top, 2);
     }

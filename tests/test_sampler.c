@@ -28,7 +28,7 @@ static ops_draw draw_at(one *o, const float *logits, int32_t pos)
     int32_t row = 0, slot = 0;
     ops_draw d;
     assert_int_equal(sampler_sample(o->s, logits, 1, 1, &row, &slot, &pos), CORUN_OK);
-    assert_int_equal(sampler_draw_get(o->s, 0, &d), CORUN_OK);
+    assert_int_equal(sampler_draw_get(o->s, 0, 0, &d), CORUN_OK);
     return d;
 }
 
@@ -36,6 +36,32 @@ static ops_draw draw(one *o, const float *logits, const ops_slot *p)
 {
     assert_int_equal(sampler_slot_put(o->s, 0, p), CORUN_OK);
     return draw_at(o, logits, 9);
+}
+
+/* The draws of the last two calls are kept. */
+static void test_two_calls(void **state)
+{
+    (void)state;
+    one o = open_one("ref", 64, false);
+    float x[64];
+    for (int i = 0; i < 64; i++) x[i] = 0.01f * (float)i;
+    const ops_slot p = {
+        .seed = 3, .temperature = 1, .top_p = 1, .repetition = 1, .n_top = 3, .n_draw_max = 64};
+    assert_int_equal(sampler_slot_put(o.s, 0, &p), CORUN_OK);
+    int32_t differ = 0;
+    for (int32_t pos = 0; pos < 20; pos++) {
+        ops_draw first = draw_at(&o, x, 2 * pos), again;
+        int32_t top = first.top_id[2];
+        x[pos] += 5; /* other alternatives */
+        ops_draw second = draw_at(&o, x, 2 * pos + 1);
+        assert_int_equal(sampler_draw_get(o.s, 1, 0, &again), CORUN_OK);
+        assert_int_equal(again.token, first.token);
+        assert_memory_equal(&again.logprob, &first.logprob, sizeof first.logprob);
+        assert_int_equal(again.top_id[2], top);
+        differ += again.token != second.token;
+    }
+    assert_true(differ > 10);
+    sampler_close(o.s);
 }
 
 /* How often each of the first 32 ids is drawn over seeds 0 ... n - 1 (others: the last counter). */
@@ -330,7 +356,7 @@ static void bad_logits(const char *isa)
                 for (int i = 0; i < 2 * V; i++) x[i] = util_normal(&s);
                 for (int i = 0; i < 2; i++) sampler_slot_put(m, i, &p);
                 sampler_sample(m, x, 2, 2, row, slot, pos);
-                sampler_draw_get(m, 1, &want);
+                sampler_draw_get(m, 0, 1, &want);
                 int32_t top = want.top_id[0];
                 for (int i = 0; i < V; i++)
                     if (at[a] < 0 || i == at[a] || (kind == 1 && i == 7)) x[i] = bad;
@@ -338,7 +364,7 @@ static void bad_logits(const char *isa)
                 for (int i = 0; i < 2; i++) sampler_slot_put(m, i, &p);
                 assert_int_equal(sampler_last_token(m, 0), 5);
                 assert_int_equal(sampler_sample(m, x, 2, 2, row, slot, pos), CORUN_OK);
-                for (int i = 0; i < 2; i++) sampler_draw_get(m, i, &d[i]);
+                for (int i = 0; i < 2; i++) sampler_draw_get(m, 0, i, &d[i]);
                 assert_int_equal(d[0].token, -1);
                 assert_int_equal(d[0].n_top, 0);
                 assert_string_equal(d[0].why, "non-finite logits");
@@ -699,7 +725,8 @@ static void test_refused(void **state)
     assert_int_equal(sampler_score(s, x, 1, row, 21), CORUN_EINVAL);
     assert_int_equal(sampler_score(s, x, 1, id + 1, 1), CORUN_EINVAL);
     ops_draw d;
-    assert_int_equal(sampler_draw_get(s, 2, &d), CORUN_EINVAL);
+    assert_int_equal(sampler_draw_get(s, 0, 2, &d), CORUN_EINVAL);
+    assert_int_equal(sampler_draw_get(s, 2, 0, &d), CORUN_EINVAL);
     assert_int_equal(sampler_score_get(s, -1, &d), CORUN_EINVAL);
     sampler_close(s);
     sampler_close(NULL);
@@ -736,6 +763,7 @@ int main(void)
 {
     n_isas = util_isas(isas);
     const struct CMUnitTest t[] = {cmocka_unit_test(test_philox),
+                                   cmocka_unit_test(test_two_calls),
                                    cmocka_unit_test(test_seeds),
                                    cmocka_unit_test(test_noise),
                                    cmocka_unit_test(test_ties),

@@ -262,7 +262,7 @@ static void run_lanes(const char *isa, int threads, const int *order, int n, int
         for (int i = 0; i < n; i++) {
             ops_draw d;
             trace *t = &out[order[i]];
-            assert_int_equal(sampler_draw_get(s, i, &d), CORUN_OK);
+            assert_int_equal(sampler_draw_get(s, 0, i, &d), CORUN_OK);
             assert_true(d.token >= 0);
             assert_int_equal(sampler_last_token(s, slot[i]), d.token);
             t->token[at] = d.token;

@@ -105,7 +105,8 @@ class Stats(C.Structure):
         "swap_pages_free",
         "requests_waiting", "requests_running")] + [
         ("live_rows_seen", C.c_uint64 * 8), ("seconds_prefill", C.c_double),
-        ("seconds_decode", C.c_double), ("seconds_sample", C.c_double)]
+        ("seconds_decode", C.c_double), ("seconds_sample", C.c_double),
+        ("seconds_wait", C.c_double)]
 
 
 STRUCTS = [ModelOpts, ModelInfo, Tensor, Bytes, Sampling, Request, EngineOpts, Event, Stats]

@@ -145,6 +145,8 @@ static void put_stats(jw *w, const corun_stats *s)
     jw_double(w, s->seconds_decode);
     jw_key(w, "seconds_sample");
     jw_double(w, s->seconds_sample);
+    jw_key(w, "seconds_wait");
+    jw_double(w, s->seconds_wait);
 }
 
 corun_status report_metrics(const report *r, const corun_stats *s, const char *identity,

@@ -366,12 +366,17 @@ static corun_status open_arrays(corun_engine *e, const ops_conf *c, int32_t n_re
     e->max_lane = c->max_lane;
     buf_init(&e->q.text, (size_t)1 << 30);
     if (!MEM_NEW(e->by_seq, (size_t)MAX_ALIVE * SCHED_MAX_SAMPLE) ||
-        !MEM_NEW(e->result, (size_t)n_result) || !MEM_NEW(e->lane_row, (size_t)c->max_lane) ||
-        !MEM_NEW(e->lane_slot, (size_t)c->max_lane) || !MEM_NEW(e->lane_pos, (size_t)c->max_lane) ||
-        !MEM_NEW(e->want_of_row, (size_t)c->max_row) ||
-        !MEM_NEW(e->target, (size_t)c->logit_rows) || !MEM_NEW(e->want_seq, (size_t)c->max_want) ||
-        !MEM_NEW(e->want_pos, (size_t)c->max_want))
+        !MEM_NEW(e->result, (size_t)n_result) || !MEM_NEW(e->target, (size_t)c->logit_rows) ||
+        !MEM_NEW(e->want_seq, (size_t)c->max_want) || !MEM_NEW(e->want_pos, (size_t)c->max_want))
         return CORUN_ENOMEM;
+    for (int i = 0; i < 2; i++) {
+        flight *f = &e->flight[i];
+        if (!MEM_NEW(f->want_of_row, (size_t)c->max_row) ||
+            !MEM_NEW(f->lane_row, (size_t)c->max_lane) ||
+            !MEM_NEW(f->lane_slot, (size_t)c->max_lane) ||
+            !MEM_NEW(f->lane_pos, (size_t)c->max_lane))
+            return CORUN_ENOMEM;
+    }
     return CORUN_OK;
 }
 
@@ -394,7 +399,8 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
                      .n_ctx = o->n_ctx,
                      .page_tokens = o->page_tokens,
                      .chunk = o->prefill_chunk,
-                     .max_request = MAX_ALIVE};
+                     .max_request = MAX_ALIVE,
+                     .lag = m->net->o->lag};
     ops_conf c = {.n_ctx = o->n_ctx,
                   .max_lane = o->n_slot + CORUN_MAX_SAMPLE,
                   .n_slot = o->n_slot + MODEL_MAX_SCRATCH,
@@ -447,10 +453,12 @@ void corun_engine_close(corun_engine *e)
     sched_close(e->s);
     mem_free(e->by_seq);
     mem_free(e->result);
-    mem_free(e->lane_row);
-    mem_free(e->lane_slot);
-    mem_free(e->lane_pos);
-    mem_free(e->want_of_row);
+    for (int i = 0; i < 2; i++) {
+        mem_free(e->flight[i].want_of_row);
+        mem_free(e->flight[i].lane_row);
+        mem_free(e->flight[i].lane_slot);
+        mem_free(e->flight[i].lane_pos);
+    }
     mem_free(e->target);
     mem_free(e->want_seq);
     mem_free(e->want_pos);

@@ -56,6 +56,17 @@ typedef struct event_queue {
     buf text;
 } event_queue;
 
+/* A step that the backend was given. open: its draws are to be read. */
+typedef struct flight {
+    sched_plan plan;
+    int32_t n_want;
+    int32_t *want_of_row;                     /* [max_row] */
+    int32_t *lane_row, *lane_slot, *lane_pos; /* [max_lane] of a batch of lanes */
+    uint64_t call;                            /* e->n_call of its draws */
+    double start;
+    bool open;
+} flight;
+
 struct corun_engine {
     corun_model *m;
     corun_engine_opts opts; /* effective */
@@ -66,9 +77,12 @@ struct corun_engine {
     request *list;
     uint64_t next_id;
     event_queue q;
-    sched_result *result;                                   /* [max_lane] */
-    int32_t *lane_row, *lane_slot, *lane_pos, *want_of_row; /* a batch of lanes; rows of a step */
-    int32_t *target;                                        /* [logit_rows] */
+    flight flight[2];
+    int32_t last;                 /* flight of the step given last */
+    uint64_t n_call;              /* of sample so far */
+    double noted;                 /* clock at the end of the step noted last */
+    sched_result *result;         /* [max_lane] */
+    int32_t *target;              /* [logit_rows] */
     int32_t *want_seq, *want_pos; /* [max_want]: whose position a wanted row is; -1: drawn only */
     int32_t max_lane;             /* of one draw */
     corun_stats stats;
@@ -104,6 +118,7 @@ corun_status identity_make(corun_engine *e);
 
 /* step.c */
 corun_status engine_step(corun_engine *e, bool *idle);
+corun_status engine_land(corun_engine *e);       /* afterwards no step is in flight */
 void engine_forget(corun_engine *e, request *r); /* all samples ended: unlink and free */
 
 #endif

@@ -27,6 +27,7 @@ static corun_status refill_with(corun_model *m, weights *w)
     corun_engine *e = m->engine;
     sched *fresh = NULL;
     bool written = false;
+    if (e) TRY(engine_land(e)); /* rows of requests that have ended */
     if (e) TRY(sched_open(&fresh, &e->sched_opts));
     corun_status st = m->net->refill(m->net, w, &written);
     if (written) m->mixed = st != CORUN_OK;

@@ -1,4 +1,8 @@
 /* step.c - one step of the engine: plan, move pages, fill slots, run, draw, tell the scheduler.
+ *
+ * On a backend with lag 1 a step is in flight while the one before it ends: the next step is given
+ * to the device, drawn tokens feed it there, and only then the host reads the draws before it. A
+ * step with scored prompts, or with more rows or lanes than one call takes, is finished at once.
  * Invariant: between the plan and the last draw nothing is allocated. */
 #include <string.h>
 
@@ -44,19 +48,19 @@ static corun_status fill_slot(const corun_engine *e, int32_t seq, int32_t slot)
 }
 
 /* Which position of which sequence each wanted row is, and each row's last wanted row. */
-static int32_t map_wanted(corun_engine *e, const step *s)
+static int32_t map_wanted(corun_engine *e, const step *s, int32_t *want_of_row)
 {
     int32_t n = 0;
     for (int32_t r = 0; r < s->n_row; r++) {
         const step_row *w = &s->row[r];
-        e->want_of_row[r] = -1;
+        want_of_row[r] = -1;
         if (w->seq < 0 || w->want == STEP_WANT_NONE) continue;
         int32_t first = w->want == STEP_WANT_ALL ? 0 : w->q_len - 1;
         for (int32_t i = first; i < w->q_len; i++) {
             e->want_seq[n] = w->want == STEP_WANT_ALL ? w->seq : -1;
             e->want_pos[n++] = w->pos + i;
         }
-        e->want_of_row[r] = n - 1;
+        want_of_row[r] = n - 1;
     }
     return n;
 }
@@ -76,7 +80,7 @@ static corun_status score_chunk(corun_engine *e, int32_t first, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         int32_t seq = e->want_seq[first + i];
         e->target[i] = -1;
-        if (seq < 0) continue;
+        if (seq < 0 || !e->by_seq[seq]) continue;
         const request *r = e->by_seq[seq]->req;
         int32_t next = e->want_pos[first + i] + 1;
         if (r->par.s.prompt_logprobs < 0 || next >= r->n_prompt || r->n_open == 0) continue;
@@ -107,58 +111,67 @@ static corun_status score_chunk(corun_engine *e, int32_t first, int32_t n)
 }
 
 /* Lanes [from, to) of the step, drawn in one call; those whose row is not in this chunk of wanted
- * rows [first, first + n) are skipped. */
-static corun_status draw_batch(corun_engine *e, const step *s, int32_t from, int32_t to,
-                               int32_t first, int32_t n)
+ * rows [first, first + n) are skipped, and those of a request that has ended meanwhile. */
+static corun_status draw_batch(corun_engine *e, flight *f, int32_t from, int32_t to, int32_t first,
+                               int32_t n)
 {
+    const step *s = &f->plan.step;
     ops *o = e->m->net->o;
     int32_t in = 0;
     for (int32_t i = from; i < to; i++) {
         const step_lane *l = &s->lane[i];
-        int32_t want = e->want_of_row[l->row] - first;
-        bool here = want >= 0 && want < n;
+        int32_t want = f->want_of_row[l->row] - first;
+        bool here = want >= 0 && want < n && e->by_seq[l->seq];
         int32_t k = i - from;
-        e->lane_row[k] = here ? want : -1;
+        f->lane_row[k] = here ? want : -1;
         /* Samples without a slot draw with a scratch state, a few at a time. */
-        e->lane_slot[k] = l->slot;
+        f->lane_slot[k] = l->slot;
         if (here && l->slot >= e->opts.n_slot) {
-            e->lane_slot[k] = e->opts.n_slot + (l->slot - e->opts.n_slot) % MODEL_MAX_SCRATCH;
-            TRY(fill_slot(e, l->seq, e->lane_slot[k]));
+            f->lane_slot[k] = e->opts.n_slot + (l->slot - e->opts.n_slot) % MODEL_MAX_SCRATCH;
+            TRY(fill_slot(e, l->seq, f->lane_slot[k]));
         }
-        e->lane_pos[k] = s->row[l->row].pos + s->row[l->row].q_len;
+        f->lane_pos[k] = s->row[l->row].pos + s->row[l->row].q_len;
         in += here;
     }
     if (!in) return CORUN_OK;
     double t0 = clock_seconds();
-    corun_status st = o->sample(o, to - from, e->lane_row, e->lane_slot, e->lane_pos);
+    corun_status st = o->sample(o, to - from, f->lane_row, f->lane_slot, f->lane_pos);
+    f->call = ++e->n_call;
     e->stats.seconds_sample += clock_seconds() - t0;
     return st;
 }
 
-static corun_status take_draws(corun_engine *e, const step *s, int32_t from, int32_t to)
+static corun_status take_draws(corun_engine *e, const flight *f, int32_t from, int32_t to)
 {
+    const step *s = &f->plan.step;
     ops *o = e->m->net->o;
     for (int32_t i = from; i < to; i++) {
-        if (e->lane_row[i - from] < 0) continue;
         sample *sm = e->by_seq[s->lane[i].seq];
+        if (f->lane_row[i - from] < 0 || !sm || sm->ended) continue;
         ops_draw d;
-        TRY(o->draw_get(o, i - from, &d));
-        sched_result *r = &e->result[i];
-        *r = (sched_result){.seq = s->lane[i].seq, .token = 0, .ended = true, .failed = true};
-        if (sm->ended) continue;
+        double t0 = clock_seconds();
+        TRY(o->draw_get(o, (int32_t)(e->n_call - f->call), i - from, &d));
+        e->stats.seconds_wait += clock_seconds() - t0;
         if (d.token < 0) {
             char text[96];
-            snprintf(text, sizeof text, "%s at position %d", d.why, e->lane_pos[i - from] - 1);
+            snprintf(text, sizeof text, "%s at position %d", d.why, f->lane_pos[i - from] - 1);
             TRY(emit_failed(e, sm, CORUN_EINTERNAL, text));
             continue;
         }
         TRY(emit_token(e, sm, &d));
         e->stats.tokens_new++;
-        r->token = d.token;
-        r->failed = false;
-        r->ended = sm->ended;
+        e->result[i].token = d.token;
+        e->result[i].failed = false;
+        e->result[i].ended = sm->ended;
     }
     return CORUN_OK;
+}
+
+/* Until its draw is taken, a lane has ended. */
+static void clear_results(corun_engine *e, const step *s)
+{
+    for (int32_t i = 0; i < s->n_lane; i++)
+        e->result[i] = (sched_result){.seq = s->lane[i].seq, .ended = true, .failed = true};
 }
 
 /* The end of a batch that starts at `from`: at most max_lane lanes, and no two scratch lanes with
@@ -171,11 +184,14 @@ static int32_t batch_end(const corun_engine *e, const step *s, int32_t from)
     return i;
 }
 
-static corun_status draw(corun_engine *e, const step *s, int32_t n_want)
+/* Logits, scores and draws, each read as it is made. */
+static corun_status draw_all(corun_engine *e, flight *f)
 {
+    const step *s = &f->plan.step;
     int32_t rows = e->m->net->o->conf.logit_rows;
-    for (int32_t first = 0; first < n_want; first += rows) {
-        int32_t n = n_want - first < rows ? n_want - first : rows;
+    clear_results(e, s);
+    for (int32_t first = 0; first < f->n_want; first += rows) {
+        int32_t n = f->n_want - first < rows ? f->n_want - first : rows;
         mem_guard(true);
         corun_status st = e->m->net->logits(e->m->net, first, n);
         mem_guard(false);
@@ -184,10 +200,10 @@ static corun_status draw(corun_engine *e, const step *s, int32_t n_want)
         for (int32_t from = 0, to; from < s->n_lane; from = to) {
             to = batch_end(e, s, from);
             mem_guard(true);
-            st = draw_batch(e, s, from, to, first, n);
+            st = draw_batch(e, f, from, to, first, n);
             mem_guard(false);
             TRY(st);
-            TRY(take_draws(e, s, from, to));
+            TRY(take_draws(e, f, from, to));
         }
     }
     return CORUN_OK;
@@ -246,43 +262,91 @@ static corun_status settle(corun_engine *e, const step *s)
     return CORUN_OK;
 }
 
-corun_status engine_step(corun_engine *e, bool *idle)
+/* The end of a step whose results are known. */
+static corun_status note(corun_engine *e, flight *f)
 {
-    sched_plan p;
-    model *net = e->m->net;
-    *idle = false;
-    mem_guard(true);
-    corun_status st = sched_next(e->s, &p);
-    if (st == CORUN_OK) st = move_pages(e, &p);
-    for (int32_t i = 0; i < p.n_seat && st == CORUN_OK; i++)
-        st = fill_slot(e, p.seat[i].seq, p.seat[i].slot);
-    mem_guard(false);
-    TRY(st);
-    if (p.step.n_row == 0) {
-        if (!sched_idle(e->s)) FAIL(CORUN_EINTERNAL, "the scheduler found nothing to run");
-        *idle = true;
-        return CORUN_OK;
-    }
-    double t0 = clock_seconds();
-    mem_guard(true);
-    st = net->forward(net, &p.step);
-    mem_guard(false);
-    TRY(st);
-    if (FAULT(PAGE_EARLY)) TRY(save_late(e, &p));
-    int32_t n_want = map_wanted(e, &p.step);
-    if (n_want != net->o->n_want)
-        FAIL(CORUN_EINTERNAL, "%d wanted rows, the backend has %d", n_want, net->o->n_want);
-    TRY(draw(e, &p.step, n_want));
-    TRY(settle(e, &p.step));
-    count_step(e, &p, clock_seconds() - t0);
-    TRY(sched_note(e->s, p.step.id, e->result, p.step.n_lane));
+    const step *s = &f->plan.step;
+    double now = clock_seconds();
+    f->open = false;
+    TRY(settle(e, s));
+    count_step(e, &f->plan, now - (f->start > e->noted ? f->start : e->noted));
+    e->noted = now;
+    TRY(sched_note(e->s, s->id, e->result, s->n_lane));
     for (request *r = e->list, *next; r; r = next) {
         next = r->next;
         if (r->n_open == 0) {
-            /* A request that failed in its prompt is still known to the scheduler. */
+            /* A request that failed in its prompt, or has a row in flight, is still known to the
+             * scheduler. */
             sched_cancel(e->s, r->id);
             engine_forget(e, r);
         }
     }
     return CORUN_OK;
+}
+
+/* Reads the draws of a step in flight. */
+static corun_status land(corun_engine *e, flight *f)
+{
+    if (!f->open) return CORUN_OK;
+    clear_results(e, &f->plan.step);
+    TRY(take_draws(e, f, 0, f->plan.step.n_lane));
+    return note(e, f);
+}
+
+corun_status engine_land(corun_engine *e) { return land(e, &e->flight[e->last]); }
+
+/* Whether the draws of the step can be left in flight: one call each of logits and sample. */
+static bool flies(const corun_engine *e, const flight *f)
+{
+    const step *s = &f->plan.step;
+    if (!e->sched_opts.lag || f->n_want > e->m->net->o->conf.logit_rows) return false;
+    for (int32_t r = 0; r < s->n_row; r++)
+        if (s->row[r].want == STEP_WANT_ALL) return false;
+    return batch_end(e, s, 0) == s->n_lane;
+}
+
+static corun_status start(corun_engine *e, flight *f)
+{
+    const sched_plan *p = &f->plan;
+    model *net = e->m->net;
+    f->start = clock_seconds();
+    TRY(net->forward(net, &p->step));
+    if (FAULT(PAGE_EARLY)) TRY(save_late(e, p));
+    f->n_want = map_wanted(e, &p->step, f->want_of_row);
+    if (f->n_want != net->o->n_want)
+        FAIL(CORUN_EINTERNAL, "%d wanted rows, the backend has %d", f->n_want, net->o->n_want);
+    f->open = flies(e, f);
+    if (!f->open || f->n_want == 0) return CORUN_OK;
+    TRY(net->logits(net, 0, f->n_want));
+    return draw_batch(e, f, 0, p->step.n_lane, 0, f->n_want);
+}
+
+static corun_status plan(corun_engine *e, sched_plan *p)
+{
+    TRY(sched_next(e->s, p));
+    TRY(move_pages(e, p));
+    for (int32_t i = 0; i < p->n_seat; i++) TRY(fill_slot(e, p->seat[i].seq, p->seat[i].slot));
+    return CORUN_OK;
+}
+
+corun_status engine_step(corun_engine *e, bool *idle)
+{
+    flight *before = &e->flight[e->last], *f = &e->flight[(e->last + 1) % 2];
+    *idle = false;
+    mem_guard(true);
+    corun_status st = plan(e, &f->plan);
+    if (st == CORUN_OK && f->plan.step.n_row) st = start(e, f);
+    mem_guard(false);
+    TRY(st);
+    if (f->plan.step.n_row == 0) {
+        if (before->open) return land(e, before);
+        if (!sched_idle(e->s)) FAIL(CORUN_EINTERNAL, "the scheduler found nothing to run");
+        *idle = true;
+        return CORUN_OK;
+    }
+    e->last = (e->last + 1) % 2;
+    TRY(land(e, before));
+    if (f->open) return CORUN_OK;
+    TRY(draw_all(e, f));
+    return note(e, f);
 }

@@ -116,7 +116,7 @@ static corun_status try_lanes(audit *a, lanes l, int32_t times, kept *h)
             int32_t c = content_at(&l, i);
             ops_draw d;
             uint32_t bytes[DRAW_BYTES];
-            TRY(o->draw_get(o, i, &d));
+            TRY(o->draw_get(o, 0, i, &d));
             if (c < 0) continue;
             pack(&d, bytes);
             TRY(audit_note_key(a, 0, audit_mix((uint64_t)c), 0, (uint64_t)l.n, "a lane", bytes,

@@ -214,7 +214,7 @@ static corun_status run_logits(golden *g)
     TRY(o->sample(o, ROWS, row, row, pos));
     ops_draw d;
     for (int32_t i = 0; i < ROWS; i++) {
-        TRY(o->draw_get(o, i, &d));
+        TRY(o->draw_get(o, 0, i, &d));
         take_draw(g, &d);
     }
     TRY(o->score(o, ROWS, (const int32_t[]){0, 1, 100, 128, 200, N_VOCAB - 1}, 5));

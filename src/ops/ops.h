@@ -148,7 +148,7 @@ typedef struct ops_draw {
     float logprob;
     int32_t n_top;
     const int32_t *top_id;    /* [n_top] likeliest first, ties: lower id first */
-    const float *top_logprob; /* valid until the next step_put */
+    const float *top_logprob; /* valid until sample or score was called twice more */
 } ops_draw;
 
 /* ---- the table ----------------------------------------------------------------------------- */
@@ -167,6 +167,7 @@ struct ops {
     ops_level level[OPS_N_SET][OPS_N_OP];
     int32_t act_bytes;     /* of one activation element in dev memory: 2, or more on an oracle */
     int32_t n_tok, n_want; /* of the step that was put */
+    int32_t lag; /* 1: work runs on after a call returns; best given a step ahead of its draws */
 
     void (*close)(ops *o);
     /* Another instance on the same device (and threads) for other dimensions: what tries the ops
@@ -232,7 +233,8 @@ struct ops {
      * pos[i]: absolute position of the drawn token. */
     corun_status (*sample)(ops *o, int32_t n_lane, const int32_t *chunk_row, const int32_t *slot,
                            const int32_t *pos);
-    corun_status (*draw_get)(ops *o, int32_t lane, ops_draw *out);
+    /* Lane of the last call of sample (back 0) or of the one before (back 1); waits for it. */
+    corun_status (*draw_get)(ops *o, int32_t back, int32_t lane, ops_draw *out);
     /* log-probability of target[i] and the n_top likeliest ids, of chunk row i */
     corun_status (*score)(ops *o, int32_t n, const int32_t *target, int32_t n_top);
     corun_status (*score_get)(ops *o, int32_t i, ops_draw *out);

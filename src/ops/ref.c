@@ -484,10 +484,10 @@ static corun_status ref_sample(ops *o, int32_t n_lane, const int32_t *chunk_row,
                           chunk_row, slot, pos);
 }
 
-static corun_status ref_draw_get(ops *o, int32_t lane, ops_draw *out)
+static corun_status ref_draw_get(ops *o, int32_t back, int32_t lane, ops_draw *out)
 {
     if (!ref_of(o)->draws) FAIL(CORUN_EINVAL, "draw_get before configure");
-    return sampler_draw_get(ref_of(o)->draws, lane, out);
+    return sampler_draw_get(ref_of(o)->draws, back, lane, out);
 }
 
 static corun_status ref_score(ops *o, int32_t n, const int32_t *target, int32_t n_top)

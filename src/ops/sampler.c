@@ -30,9 +30,11 @@ struct sampler {
     int32_t n_worker, n_item; /* n_item: of the running call */
     worker *worker;
     slot_state *slot;
-    item *lane, *scored, *item; /* [max_lane], [logit_rows]; item: those of the running call */
-    const int32_t *item_slot;   /* of the running call; NULL: scoring */
-    int32_t *top_id;            /* [max_lane + logit_rows][n_top] */
+    item *lane[2];            /* [max_lane] of the last two calls of sample, */
+    int32_t last;             /* the last one's */
+    item *scored, *item;      /* [logit_rows]; item: those of the running call */
+    const int32_t *item_slot; /* of the running call; NULL: scoring */
+    int32_t *top_id;          /* [2 max_lane + logit_rows][n_top] */
     float *top_logprob;
     uint8_t *flag;
     int32_t *count;
@@ -106,14 +108,16 @@ corun_status sampler_open(sampler **out, int32_t n_vocab, const ops_conf *c, poo
     s->row = row;
     s->n_worker = threads ? pool_size(threads) : 1;
     size_t v = (size_t)n_vocab, n = (size_t)c->n_slot, lanes = (size_t)c->max_lane;
-    size_t rows = (size_t)c->logit_rows, tops = (lanes + rows) * (size_t)(c->n_top + 1), flags = 0;
+    size_t rows = (size_t)c->logit_rows, tops = (2 * lanes + rows) * (size_t)(c->n_top + 1),
+           flags = 0;
     if (!mem_mul(n, v, &flags)) {
         err_set(CORUN_ENOMEM, "sampler: %d slots of %d ids are too many", c->n_slot, n_vocab);
         goto fail;
     }
     NEED(s->slot, n, sizeof *s->slot, "sampling slots");
     NEED(s->in_use, n, 1, "sampling slots");
-    NEED(s->lane, lanes, sizeof *s->lane, "sampling lanes");
+    NEED(s->lane[0], 2 * lanes, sizeof *s->lane[0], "sampling lanes");
+    s->lane[1] = s->lane[0] + lanes;
     NEED(s->scored, rows, sizeof *s->scored, "scored rows");
     NEED(s->top_id, tops, sizeof *s->top_id, "alternatives");
     NEED(s->top_logprob, tops, sizeof *s->top_logprob, "alternatives");
@@ -139,8 +143,8 @@ corun_status sampler_open(sampler **out, int32_t n_vocab, const ops_conf *c, poo
         t->bad_len = s->bad_len + i * OPS_MAX_BAD;
         t->recent = s->recent + i * OPS_MAX_BAD_LEN;
     }
-    for (size_t i = 0; i < lanes + rows; i++) {
-        item *t = i < lanes ? &s->lane[i] : &s->scored[i - lanes];
+    for (size_t i = 0; i < 2 * lanes + rows; i++) {
+        item *t = i < 2 * lanes ? &s->lane[0][i] : &s->scored[i - 2 * lanes];
         t->out.token = -1;
         t->out.top_id = s->top_id + i * (size_t)(c->n_top + 1);
         t->out.top_logprob = s->top_logprob + i * (size_t)(c->n_top + 1);
@@ -169,7 +173,7 @@ void sampler_close(sampler *s)
     mem_free(s->top_logprob);
     mem_free(s->top_id);
     mem_free(s->scored);
-    mem_free(s->lane);
+    mem_free(s->lane[0]);
     mem_free(s->in_use);
     mem_free(s->slot);
     mem_free(s);
@@ -302,14 +306,15 @@ corun_status sampler_sample(sampler *s, const float *logits, int32_t n_row, int3
     if (n_row < 0 || n_row > s->c.logit_rows || n_lane < 0 || n_lane > s->c.max_lane)
         FAIL(CORUN_EINVAL, "sample: %d rows and %d lanes exceed the configuration", n_row, n_lane);
     TRY(lanes_ok(s, n_row, n_lane, chunk_row, slot, pos));
+    s->last = 1 - s->last;
     for (int32_t i = 0; i < n_lane; i++) {
-        item *t = &s->lane[i];
+        item *t = &s->lane[s->last][i];
         t->run = chunk_row[i] >= 0;
         if (!t->run) continue;
         t->in = (sample_row){.logit = logits + (size_t)chunk_row[i] * (size_t)s->n_vocab,
                              .pos = pos[i]};
     }
-    run(s, s->lane, n_lane, slot);
+    run(s, s->lane[s->last], n_lane, slot);
     return CORUN_OK;
 }
 
@@ -320,11 +325,12 @@ static void draw_of(const item *t, ops_draw *out)
                       t->out.n_top, t->out.top_id,   t->out.top_logprob};
 }
 
-corun_status sampler_draw_get(const sampler *s, int32_t lane, ops_draw *out)
+corun_status sampler_draw_get(const sampler *s, int32_t back, int32_t lane, ops_draw *out)
 {
+    if (back < 0 || back > 1) FAIL(CORUN_EINVAL, "draws of %d calls ago are not kept", back);
     if (lane < 0 || lane >= s->c.max_lane)
         FAIL(CORUN_EINVAL, "lane %d is not in 0 ... %d", lane, s->c.max_lane - 1);
-    draw_of(&s->lane[lane], out);
+    draw_of(&s->lane[back ? 1 - s->last : s->last][lane], out);
     return CORUN_OK;
 }
 

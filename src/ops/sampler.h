@@ -29,7 +29,7 @@ int32_t sampler_last_token(const sampler *s, int32_t slot);
  * must not share a slot. */
 corun_status sampler_sample(sampler *s, const float *logits, int32_t n_row, int32_t n_lane,
                             const int32_t *chunk_row, const int32_t *slot, const int32_t *pos);
-corun_status sampler_draw_get(const sampler *s, int32_t lane, ops_draw *out);
+corun_status sampler_draw_get(const sampler *s, int32_t back, int32_t lane, ops_draw *out);
 /* target -1: the row is not scored (its draw has token -1 and why NULL). n_top -1 counts as 0. */
 corun_status sampler_score(sampler *s, const float *logits, int32_t n, const int32_t *target,
                            int32_t n_top);

@@ -322,6 +322,24 @@ corun_status gpu_attn_plan(gpu_attn *a, const gpu_step *s)
     return gpu_status((int)cudaGetLastError(), "attention plan");
 }
 
+/* early: the kernel before is one of ours that lets it start (next_may_start). */
+static corun_status launch_decode(gpu_attn *a, attn_args at, bool early)
+{
+    cudaLaunchAttribute attr = {};
+    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = dim3((unsigned)a->g->sm_count);
+    c.blockDim = dim3(DECODE_THREADS);
+    c.dynamicSmemBytes = (size_t)a->decode_bytes;
+    c.stream = (cudaStream_t)a->g->stream;
+    c.attrs = &attr;
+    c.numAttrs = early ? 1 : 0;
+    void *args[] = {&at};
+    return gpu_status((int)cudaLaunchKernelExC(&c, (const void *)a->decode_kernel, args),
+                      "decode attention");
+}
+
 corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const void *q, float scale,
                           void *out)
 {
@@ -358,9 +376,5 @@ corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const v
             TRY(gpu_status((int)cudaGetLastError(), "fold of prefill attention"));
         }
     }
-    if (one || s->n_row > 1) {
-        a->decode_kernel<<<a->g->sm_count, DECODE_THREADS, a->decode_bytes, stream>>>(at);
-        TRY(gpu_status((int)cudaGetLastError(), "decode attention"));
-    }
-    return CORUN_OK;
+    return one || s->n_row > 1 ? launch_decode(a, at, one) : CORUN_OK;
 }

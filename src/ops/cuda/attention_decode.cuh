@@ -653,6 +653,7 @@ template <int D, int N> struct decode_cta {
     {
         cursor first = {};
         if (threadIdx.x == 0) open_barriers();
+        wait_for_before();
         if (warp == 8) first = first_item();
         __syncthreads();
         if (warp < 4)

@@ -254,10 +254,10 @@ static corun_status cuda_sample(ops *o, int32_t n_lane, const int32_t *chunk_row
     return gpu_sampler_sample(cuda_of(o)->draws, n_lane, chunk_row, slot, pos);
 }
 
-static corun_status cuda_draw_get(ops *o, int32_t lane, ops_draw *out)
+static corun_status cuda_draw_get(ops *o, int32_t back, int32_t lane, ops_draw *out)
 {
     if (!cuda_of(o)->draws) FAIL(CORUN_EINVAL, "draw_get before configure");
-    return gpu_sampler_draw_get(cuda_of(o)->draws, lane, out);
+    return gpu_sampler_draw_get(cuda_of(o)->draws, back, lane, out);
 }
 
 static corun_status cuda_score(ops *o, int32_t n, const int32_t *target, int32_t n_top)
@@ -347,6 +347,7 @@ static const ops table = {
     .name = "cuda",
     .isa = "sm_90a",
     .act_bytes = 2,
+    .lag = 1,
     .close = cuda_close,
     .twin = cuda_twin,
     .configure = cuda_configure,

@@ -1,8 +1,10 @@
 /* draw.c - slots, lanes and results of sampling on the device.
  *
  * A slot's state is filled on the host by the code of every backend (ops/slot.h) and copied; from
- * then on the kernels advance it. Invariant: the pinned copies are rewritten only after the copy
- * that read them has run. */
+ * then on the kernels advance it. The results of a call are copied to its own pinned memory behind
+ * its kernels, so that the host reads one call while the next one runs. Invariant: the pinned
+ * copies are rewritten only after the copy that read them has run; everything is on one stream,
+ * so a call that has run tells of all copies before it. */
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -14,8 +16,22 @@
 typedef struct slot_image {
     draw_slot s;
     int32_t last;
-    bool in_use; /* its copy may still run */
+    uint64_t sent; /* its copies run before this call; 0: they have run */
 } slot_image;
+
+/* One call of sample or score. */
+typedef struct draw_call {
+    draw_item *item; /* [n_item], pinned */
+    int32_t n;
+    bool top;            /* alternatives were asked for */
+    draw_result *result; /* pinned, as the next two */
+    int32_t *top_id;
+    float *top_logprob;
+    uint64_t number; /* of the call, from 1; 0: none yet */
+    void *run;       /* cudaEvent_t: its results are on the host */
+} draw_call;
+
+enum { SCORED = 2, N_CALL = 3 }; /* the last two calls of sample by turns, the last of score */
 
 struct gpu_sampler {
     const gpu *g;
@@ -25,14 +41,12 @@ struct gpu_sampler {
     slot_state fill;   /* arrays in pinned memory, shared by all slots */
     int32_t *bad_off;  /* [OPS_MAX_BAD + 1], pinned */
     slot_image *image; /* [n_slot], pinned */
-    bool sending;      /* copies from fill or from images may still run */
+    uint64_t sent;     /* likewise the copies from fill */
     bool *ready;       /* [n_slot] */
     uint8_t *in_use;   /* [n_slot] slots of the running call */
-    draw_item *item;   /* [n_item], pinned */
-    draw_result *result;
-    int32_t *top_id;
-    float *top_logprob;
-    bool fetched, scored; /* the results are on the host; they are those of score */
+    draw_call call[N_CALL];
+    int32_t last;          /* of sample: 0 or 1 */
+    uint64_t n_call, done; /* calls so far; the newest that is known to have run */
 };
 
 #define DEV(p, n, what)                                                                            \
@@ -87,10 +101,15 @@ static corun_status open_items(gpu_sampler *s)
     DEV(a->result, n, "results of sampling");
     DEV(a->top_id, n * (size_t)a->n_top_max, "alternatives");
     DEV(a->top_logprob, n * (size_t)a->n_top_max, "alternatives");
-    HOST(s->item, n, "sampling lanes");
-    HOST(s->result, n, "results of sampling");
-    HOST(s->top_id, n * (size_t)a->n_top_max, "alternatives");
-    HOST(s->top_logprob, n * (size_t)a->n_top_max, "alternatives");
+    for (draw_call *c = s->call; c < s->call + N_CALL; c++) {
+        HOST(c->item, n, "sampling lanes");
+        HOST(c->result, n, "results of sampling");
+        HOST(c->top_id, n * (size_t)a->n_top_max, "alternatives");
+        HOST(c->top_logprob, n * (size_t)a->n_top_max, "alternatives");
+        cudaEvent_t e;
+        TRY(gpu_status((int)cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "event"));
+        c->run = e;
+    }
     return CORUN_OK;
 }
 
@@ -127,10 +146,16 @@ void gpu_sampler_close(gpu_sampler *s)
                    a->bad_off, a->banned,  a->recent, (void *)a->item, a->work,       a->block_x,
                    a->block_y, a->block_s, a->result, a->top_id,       a->top_logprob};
     void *host[] = {s->image,       s->fill.flag,   s->fill.count, s->fill.bias,
-                    s->fill.bad_id, s->fill.recent, s->bad_off,    s->item,
-                    s->result,      s->top_id,      s->top_logprob};
+                    s->fill.bad_id, s->fill.recent, s->bad_off};
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++) gpu_free(dev[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_free_host(host[i]);
+    for (draw_call *c = s->call; c < s->call + N_CALL; c++) {
+        gpu_free_host(c->item);
+        gpu_free_host(c->result);
+        gpu_free_host(c->top_id);
+        gpu_free_host(c->top_logprob);
+        if (c->run) cudaEventDestroy(c->run);
+    }
     mem_free(s->fill.bad_len);
     mem_free(s->ready);
     mem_free(s->in_use);
@@ -181,11 +206,14 @@ static corun_status send_arrays(gpu_sampler *s, int32_t slot, draw_slot *d)
                 OPS_MAX_BAD_LEN * sizeof *f->recent);
 }
 
-static corun_status settle(gpu_sampler *s)
+/* Until what was sent before call `sent` is no longer read. */
+static corun_status settle(gpu_sampler *s, uint64_t sent)
 {
+    if (sent <= s->done) return CORUN_OK;
     TRY(gpu_sync(s->g, "sampling"));
-    s->sending = false;
-    for (int32_t i = 0; i < s->c.n_slot; i++) s->image[i].in_use = false;
+    s->done = s->n_call;
+    s->sent = 0;
+    for (int32_t i = 0; i < s->c.n_slot; i++) s->image[i].sent = 0;
     return CORUN_OK;
 }
 
@@ -193,10 +221,10 @@ corun_status gpu_sampler_slot_put(gpu_sampler *s, int32_t slot, const ops_slot *
 {
     TRY(slot_ok(s, slot));
     s->ready[slot] = false;
-    if (s->sending || s->image[slot].in_use) TRY(settle(s));
+    slot_image *m = &s->image[slot];
+    TRY(settle(s, m->sent > s->sent ? m->sent : s->sent));
     const slot_state *f = &s->fill;
     TRY(slot_fill(&s->fill, s->a.n_vocab, s->c.n_top, p));
-    slot_image *m = &s->image[slot];
     m->s = (draw_slot){.seed = p->seed,
                        .temperature = p->temperature,
                        .top_p = p->top_p,
@@ -210,9 +238,9 @@ corun_status gpu_sampler_slot_put(gpu_sampler *s, int32_t slot, const ops_slot *
                        .n_draw = p->n_draw_max,
                        .n_output = f->n_output};
     m->last = f->last;
-    m->in_use = true;
     TRY(send_arrays(s, slot, &m->s));
-    s->sending = m->s.use_flag || m->s.use_bias || m->s.use_count;
+    m->sent = s->n_call + 1;
+    if (m->s.use_flag || m->s.use_bias || m->s.use_count) s->sent = m->sent;
     TRY(send(s, s->a.slot + slot, &m->s, sizeof m->s));
     TRY(send(s, s->a.last + slot, &m->last, sizeof m->last));
     s->ready[slot] = true;
@@ -239,14 +267,36 @@ static corun_status lanes_ok(gpu_sampler *s, int32_t n_lane, const int32_t *chun
     return CORUN_OK;
 }
 
-static corun_status run(gpu_sampler *s, int32_t n, bool scored)
+static corun_status take(const gpu_sampler *s, void *host, const void *dev, size_t bytes)
 {
-    s->a.n_item = n;
-    s->fetched = false;
-    s->scored = scored;
-    draw_item *dev = (draw_item *)s->a.item;
-    TRY(send(s, dev, s->item, (size_t)n * sizeof *s->item));
-    return gpu_draw(s->g, &s->a);
+    return gpu_status((int)cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, s->g->stream),
+                      "results of sampling");
+}
+
+/* The items of the call, its kernels, and its results to the host. */
+static corun_status run(gpu_sampler *s, draw_call *c)
+{
+    draw_args *a = &s->a;
+    size_t n = (size_t)c->n, tops = n * (size_t)a->n_top_max;
+    a->n_item = c->n;
+    c->number = ++s->n_call;
+    TRY(send(s, (draw_item *)a->item, c->item, n * sizeof *c->item));
+    TRY(gpu_draw(s->g, a));
+    if (n) TRY(take(s, c->result, a->result, n * sizeof *c->result));
+    if (n && c->top) {
+        TRY(take(s, c->top_id, a->top_id, tops * sizeof *c->top_id));
+        TRY(take(s, c->top_logprob, a->top_logprob, tops * sizeof *c->top_logprob));
+    }
+    return gpu_status((int)cudaEventRecord(c->run, s->g->stream), "event");
+}
+
+/* Until the call has run. */
+static corun_status wait_for(gpu_sampler *s, const draw_call *c)
+{
+    if (c->number <= s->done) return CORUN_OK;
+    TRY(gpu_status((int)cudaEventSynchronize(c->run), "sampling"));
+    s->done = c->number;
+    return CORUN_OK;
 }
 
 corun_status gpu_sampler_sample(gpu_sampler *s, int32_t n_lane, const int32_t *chunk_row,
@@ -255,10 +305,17 @@ corun_status gpu_sampler_sample(gpu_sampler *s, int32_t n_lane, const int32_t *c
     if (n_lane < 0 || n_lane > s->c.max_lane)
         FAIL(CORUN_EINVAL, "sample: %d lanes exceed the configuration", n_lane);
     TRY(lanes_ok(s, n_lane, chunk_row, slot, pos));
-    if (!s->fetched) TRY(settle(s));
-    for (int32_t i = 0; i < n_lane; i++)
-        s->item[i] = (draw_item){chunk_row[i], chunk_row[i] < 0 ? 0 : slot[i], pos[i], -1, 0};
-    return run(s, n_lane, false);
+    draw_call *c = &s->call[1 - s->last];
+    TRY(wait_for(s, c));
+    s->last = 1 - s->last;
+    c->n = n_lane;
+    c->top = false;
+    for (int32_t i = 0; i < n_lane; i++) {
+        bool in = chunk_row[i] >= 0;
+        c->item[i] = (draw_item){chunk_row[i], in ? slot[i] : 0, pos[i], -1, 0};
+        c->top = c->top || (in && s->image[slot[i]].s.n_top > 0);
+    }
+    return run(s, c);
 }
 
 corun_status gpu_sampler_score(gpu_sampler *s, int32_t n, const int32_t *target, int32_t n_top)
@@ -270,61 +327,41 @@ corun_status gpu_sampler_score(gpu_sampler *s, int32_t n, const int32_t *target,
         if (target[i] < -1 || target[i] >= s->a.n_vocab)
             FAIL(CORUN_EINVAL, "score: token id %d is not in 0 ... %d", target[i],
                  s->a.n_vocab - 1);
-    if (!s->fetched) TRY(settle(s));
+    draw_call *c = &s->call[SCORED];
+    TRY(wait_for(s, c));
+    c->n = n;
+    c->top = n_top > 0;
     for (int32_t i = 0; i < n; i++)
-        s->item[i] = (draw_item){target[i] < 0 ? -1 : i, -1, 0, target[i], n_top < 0 ? 0 : n_top};
-    return run(s, n, true);
+        c->item[i] = (draw_item){target[i] < 0 ? -1 : i, -1, 0, target[i], n_top < 0 ? 0 : n_top};
+    return run(s, c);
 }
 
-/* The results of the last call, once it has run. */
-static corun_status fetch(gpu_sampler *s)
-{
-    if (s->fetched) return CORUN_OK;
-    const draw_args *a = &s->a;
-    size_t n = (size_t)a->n_item, tops = n * (size_t)a->n_top_max;
-    const struct {
-        void *to;
-        const void *from;
-        size_t bytes;
-    } part[] = {{s->result, a->result, n * sizeof *s->result},
-                {s->top_id, a->top_id, tops * sizeof *s->top_id},
-                {s->top_logprob, a->top_logprob, tops * sizeof *s->top_logprob}};
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        TRY(gpu_status((int)cudaMemcpyAsync(part[i].to, part[i].from, part[i].bytes,
-                                            cudaMemcpyDeviceToHost, s->g->stream),
-                       "results of sampling"));
-    TRY(settle(s));
-    s->fetched = true;
-    return CORUN_OK;
-}
-
-static corun_status draw_of(gpu_sampler *s, int32_t i, ops_draw *out)
+static corun_status draw_of(gpu_sampler *s, const draw_call *c, int32_t i, ops_draw *out)
 {
     static const char *const why[] = {NULL, "non-finite logits", "no token may be drawn"};
-    if (i >= s->a.n_item) {
+    if (i >= c->n || c->item[i].row < 0) {
         *out = (ops_draw){.token = -1};
         return CORUN_OK;
     }
-    TRY(fetch(s));
-    const draw_result *r = &s->result[i];
+    TRY(wait_for(s, c));
+    const draw_result *r = &c->result[i];
     size_t at = (size_t)i * (size_t)s->a.n_top_max;
     *out = (ops_draw){r->token, why[r->why],    r->logprob,
-                      r->n_top, s->top_id + at, s->top_logprob + at};
+                      r->n_top, c->top_id + at, c->top_logprob + at};
     return CORUN_OK;
 }
 
-corun_status gpu_sampler_draw_get(gpu_sampler *s, int32_t lane, ops_draw *out)
+corun_status gpu_sampler_draw_get(gpu_sampler *s, int32_t back, int32_t lane, ops_draw *out)
 {
+    if (back < 0 || back > 1) FAIL(CORUN_EINVAL, "draws of %d calls ago are not kept", back);
     if (lane < 0 || lane >= s->c.max_lane)
         FAIL(CORUN_EINVAL, "lane %d is not in 0 ... %d", lane, s->c.max_lane - 1);
-    if (s->scored) FAIL(CORUN_EINVAL, "draw_get: the last call was score");
-    return draw_of(s, lane, out);
+    return draw_of(s, &s->call[back ? 1 - s->last : s->last], lane, out);
 }
 
 corun_status gpu_sampler_score_get(gpu_sampler *s, int32_t i, ops_draw *out)
 {
     if (i < 0 || i >= s->c.logit_rows)
         FAIL(CORUN_EINVAL, "scored row %d is not in 0 ... %d", i, s->c.logit_rows - 1);
-    if (!s->scored) FAIL(CORUN_EINVAL, "score_get: the last call was sample");
-    return draw_of(s, i, out);
+    return draw_of(s, &s->call[SCORED], i, out);
 }

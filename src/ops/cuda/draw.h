@@ -83,7 +83,7 @@ const int32_t *gpu_sampler_last(const gpu_sampler *s); /* [n_slot], on the devic
 corun_status gpu_sampler_slot_put(gpu_sampler *s, int32_t slot, const ops_slot *p);
 corun_status gpu_sampler_sample(gpu_sampler *s, int32_t n_lane, const int32_t *chunk_row,
                                 const int32_t *slot, const int32_t *pos);
-corun_status gpu_sampler_draw_get(gpu_sampler *s, int32_t lane, ops_draw *out);
+corun_status gpu_sampler_draw_get(gpu_sampler *s, int32_t back, int32_t lane, ops_draw *out);
 corun_status gpu_sampler_score(gpu_sampler *s, int32_t n, const int32_t *target, int32_t n_top);
 corun_status gpu_sampler_score_get(gpu_sampler *s, int32_t i, ops_draw *out);
 

@@ -157,6 +157,24 @@ DEVICE void discard_line(void *p)
 
 /* ---- threads and CTAs together */
 
+/* ---- programmatic dependent launch, between our own kernels only */
+
+/* The kernel behind may start, up to its wait. Nothing else follows from it. */
+DEVICE void next_may_start()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Until the kernel before has ended and its writes are seen. */
+DEVICE void wait_for_before()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* A barrier of `threads` threads of the CTA; id 0 is __syncthreads. */
 DEVICE void named_barrier(int id, int threads)
 {

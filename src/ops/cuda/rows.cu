@@ -213,6 +213,7 @@ static __global__ void __launch_bounds__(32 * HEAD_WARPS) k_qkv_post(const qkv_a
     const int32_t d = a.kv.d_head, n_kv = a.kv.n_kv, lane = threadIdx.x % 32;
     const int32_t t = blockIdx.x, h = blockIdx.y * HEAD_WARPS + threadIdx.x / 32;
     const int32_t row = a.s.tok_row[t];
+    next_may_start(); /* decode attention: it waits before it reads */
     if (h >= a.n_head + 2 * n_kv || row < 0) return; /* whole warps */
     uint16_t *x = mem[threadIdx.x / 32];
     const uint16_t *in = a.qkv + ((int64_t)t * (a.n_head + 2 * n_kv) + h) * d;

@@ -172,6 +172,7 @@ corun_status cuda_step_put(ops *o, const step *s)
 
 void cuda_graphs_drop(cuda *c)
 {
+    if (c->n_graph) gpu_sync(&c->g, "graphs of steps"); /* one may be running */
     for (int32_t i = 0; i < c->n_graph; i++)
         if (c->graph[i].exec) cudaGraphExecDestroy(c->graph[i].exec);
     c->n_graph = c->next_graph = 0;
@@ -195,6 +196,7 @@ static cuda_graph *place(cuda *c)
         g = &c->graph[c->n_graph++];
     } else {
         g = &c->graph[c->next_graph++ % CUDA_MAX_GRAPH];
+        gpu_sync(&c->g, "graphs of steps");
         if (g->exec) cudaGraphExecDestroy(g->exec);
     }
     *g = (cuda_graph){.n_tok = c->s.n_tok, .n_want = c->s.n_want, .max_end = c->s.max_end};
