@@ -434,6 +434,9 @@ corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *op
     if (d->d_head != 64 && d->d_head != 128)
         FAIL(CORUN_EUNSUPPORTED, "head dimension %d: the CUDA backend has kernels for 64 and 128",
              d->d_head);
+    if (d->n_embd > GPU_MAX_EMBD)
+        FAIL(CORUN_EUNSUPPORTED, "n_embd %d: the CUDA backend takes at most %d", d->n_embd,
+             GPU_MAX_EMBD);
     if (d->n_embd % 8 || d->n_ff % 8)
         FAIL(CORUN_EUNSUPPORTED, "n_embd %d, n_ff %d: the CUDA backend takes multiples of 8",
              d->n_embd, d->n_ff);

@@ -17,6 +17,8 @@
 extern "C" {
 #endif
 
+#define GPU_MAX_EMBD 16384 /* elements of a row that norm keeps in registers */
+
 /* One device and one stream; everything of a backend runs on it. */
 typedef struct gpu {
     int device, sm_count, cc; /* cc: 90 is Hopper */

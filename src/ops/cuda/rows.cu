@@ -45,18 +45,22 @@ corun_status gpu_embed(const gpu *g, const gpu_step *s, const int32_t *last_toke
 
 /* ---- norm ---------------------------------------------------------------------------------- */
 
+static __device__ __forceinline__ void widen8(uint4 q, float v[8])
+{
+    const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        v[2 * k] = __uint_as_float(w[k] << 16);
+        v[2 * k + 1] = __uint_as_float(w[k] & 0xffff0000u);
+    }
+}
+
 /* Eight elements of a row from element i on; those behind the end are 0. */
 template <bool WIDE>
 static __device__ __forceinline__ void load8(const uint16_t *row, int32_t i, int32_t n, float v[8])
 {
     if (WIDE) {
-        const uint4 q = *(const uint4 *)(row + i);
-        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            v[2 * k] = __uint_as_float(w[k] << 16);
-            v[2 * k + 1] = __uint_as_float(w[k] & 0xffff0000u);
-        }
+        widen8(*(const uint4 *)(row + i), v);
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++) v[k] = i + k < n ? dev_wide(row[i + k]) : 0.0f;
@@ -104,9 +108,10 @@ static __device__ float tree256(float part)
     return total;
 }
 
-/* A block of 256 threads a row. want: the rows to read (h stays as it is, out is compact); NULL:
- * all rows, h = h + y where y is given. */
-template <bool WIDE>
+/* A block of 256 threads a row, which stays in registers: thread t holds the elements of its
+ * partial in PIECES times 8. want: the rows to read (h stays as it is, out is compact); NULL: all
+ * rows, h = h + y where y is given. */
+template <bool WIDE, int PIECES>
 static __global__ void __launch_bounds__(256)
     k_norm(const int32_t *want, uint16_t *h, const uint16_t *y, const uint16_t *gain, int32_t n,
            float inv, float eps, uint16_t *out)
@@ -114,30 +119,50 @@ static __global__ void __launch_bounds__(256)
     const int64_t r = want ? want[blockIdx.x] : blockIdx.x;
     uint16_t *x = h + r * n;
     uint16_t *o = out + (int64_t)blockIdx.x * n;
-    float part = 0.0f, v[8];
-    for (int32_t i = 8 * threadIdx.x; i < n; i += 2048) {
-        load8<WIDE>(x, i, n, v);
+    float part = 0.0f, v[PIECES][8];
+    uint4 g[PIECES]; /* of wide rows: on its way while the sum is made */
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const int32_t i = 8 * (int32_t)threadIdx.x + 2048 * p;
+        if (i >= n) continue;
+        if (WIDE) g[p] = *(const uint4 *)(gain + i);
+        load8<WIDE>(x, i, n, v[p]);
         if (y) {
             float a[8];
             load8<WIDE>(y + r * n, i, n, a);
 #pragma unroll
-            for (int k = 0; k < 8; k++) v[k] = dev_rounded(__fadd_rn(v[k], a[k]));
-            /* the sum is read again below: from h, or from out where h must stay as it is */
-            store8<WIDE>(want ? o : x, i, n, v);
+            for (int k = 0; k < 8; k++) v[p][k] = dev_rounded(__fadd_rn(v[p][k], a[k]));
+            if (!want) store8<WIDE>(x, i, n, v[p]);
         }
 #pragma unroll
-        for (int k = 0; k < 8; k++) part = __fmaf_rn(v[k], v[k], part);
+        for (int k = 0; k < 8; k++) part = __fmaf_rn(v[p][k], v[p][k], part);
     }
     const float mean = __fmul_rn(tree256(part), inv);
     const float f = __frsqrt_rn(__fadd_rn(mean, eps));
-    for (int32_t i = 8 * threadIdx.x; i < n; i += 2048) {
-        float gv[8];
-        load8<WIDE>(want && y ? o : x, i, n, v);
-        load8<WIDE>(gain, i, n, gv);
 #pragma unroll
-        for (int k = 0; k < 8; k++) v[k] = __fmul_rn(gv[k], dev_rounded(__fmul_rn(v[k], f)));
-        store8<WIDE>(o, i, n, v);
+    for (int p = 0; p < PIECES; p++) {
+        const int32_t i = 8 * (int32_t)threadIdx.x + 2048 * p;
+        if (i >= n) continue;
+        float gv[8];
+        if (WIDE)
+            widen8(g[p], gv);
+        else
+            load8<WIDE>(gain, i, n, gv);
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[p][k] = __fmul_rn(gv[k], dev_rounded(__fmul_rn(v[p][k], f)));
+        store8<WIDE>(o, i, n, v[p]);
     }
+}
+
+typedef void (*norm_kernel)(const int32_t *, uint16_t *, const uint16_t *, const uint16_t *,
+                            int32_t, float, float, uint16_t *);
+
+template <bool WIDE> static norm_kernel norm_for(int32_t n)
+{
+    return n <= 2048   ? k_norm<WIDE, 1>
+           : n <= 4096 ? k_norm<WIDE, 2>
+           : n <= 8192 ? k_norm<WIDE, 4>
+                       : k_norm<WIDE, GPU_MAX_EMBD / 2048>;
 }
 
 corun_status gpu_norm(const gpu *g, const gpu_step *s, ops_rows rows, void *h, const void *y,
@@ -146,16 +171,10 @@ corun_status gpu_norm(const gpu *g, const gpu_step *s, ops_rows rows, void *h, c
     const bool wanted = rows == OPS_ROWS_WANT;
     const int32_t n_row = wanted ? s->n_want : s->n_tok;
     if (n_row == 0) return CORUN_OK;
-    const float inv = (float)(1.0 / (double)n_embd);
-    const int32_t *want = wanted ? s->want_tok : NULL;
-    if (wide_rows(n_embd))
-        k_norm<true><<<n_row, 256, 0, stream_of(g)>>>(want, (uint16_t *)h, (const uint16_t *)y,
-                                                      (const uint16_t *)gain, n_embd, inv, eps,
-                                                      (uint16_t *)out);
-    else
-        k_norm<false><<<n_row, 256, 0, stream_of(g)>>>(want, (uint16_t *)h, (const uint16_t *)y,
-                                                       (const uint16_t *)gain, n_embd, inv, eps,
-                                                       (uint16_t *)out);
+    const norm_kernel kernel = wide_rows(n_embd) ? norm_for<true>(n_embd) : norm_for<false>(n_embd);
+    kernel<<<n_row, 256, 0, stream_of(g)>>>(wanted ? s->want_tok : NULL, (uint16_t *)h,
+                                            (const uint16_t *)y, (const uint16_t *)gain, n_embd,
+                                            (float)(1.0 / (double)n_embd), eps, (uint16_t *)out);
     return launched("norm");
 }
 
