@@ -2,11 +2,12 @@
  *
  * One CTA of three warpgroups an SM takes items (tile of 128 rows, head, range of blocks) until
  * none is left. The first warpgroup copies blocks of K and V ahead, the others have 64 rows each:
- * the scores of block j + 1 are in flight while P·V of block j is. The folded output of earlier
- * chunks lies in shared memory. Bound: the tensor cores. Level: phase (chunks of the row alone),
- * run where the chunk length follows the step. Invariant: a row's result depends on its chunk
- * length alone: not on the tile it is in, on where the sequence was cut, on which CTA has which
- * blocks or on the page size. */
+ * the scores of block j + 1 are in flight while P·V of block j is. The two take turns at giving
+ * work to the tensor cores, a block at a time, so that one computes weights while the other's
+ * products run. The folded output of earlier chunks lies in shared memory. Bound: the tensor cores.
+ * Level: phase (chunks of the row alone), run where the chunk length follows the step. Invariant: a
+ * row's result depends on its chunk length alone: not on the tile it is in, on where the sequence
+ * was cut, on which CTA has which blocks or on the page size. */
 #ifndef OPS_CUDA_ATTENTION_PREFILL_CUH
 #define OPS_CUDA_ATTENTION_PREFILL_CUH
 
@@ -18,6 +19,7 @@ enum {
     PREFILL_THREADS = 384,
     PREFILL_CONSUMERS = 256,
     PREFILL_GROUP_BARRIER = 1, /* named barriers 1 and 2: of the two consumer warpgroups */
+    PREFILL_TURN_BARRIER = 3,  /* 3 and 4: the turn of each */
     FOLD_THREADS = 256
 };
 
@@ -192,6 +194,16 @@ template <int D> struct prefill_rows {
         l[0] = l[1] = 0;
     }
 
+    /* Each group takes one turn for every block of an item, whether it has rows there or not. */
+    DEVICE void begin_turn() const
+    {
+        named_barrier(PREFILL_TURN_BARRIER + group, PREFILL_CONSUMERS);
+    }
+    DEVICE void end_turn() const
+    {
+        named_arrive(PREFILL_TURN_BARRIER + (group ^ 1), PREFILL_CONSUMERS);
+    }
+
     /* Starts s = q·K of the block in stage n. */
     DEVICE void start_scores(uint32_t n)
     {
@@ -342,7 +354,9 @@ template <int D> struct prefill_rows {
     DEVICE void attend(uint32_t n, int first, int count)
     {
         begin_chunk();
+        begin_turn();
         start_scores(n);
+        end_turn();
         wgmma_wait_until<0>();
         release(layout::K_FREE, n);
         weights(first);
@@ -351,8 +365,10 @@ template <int D> struct prefill_rows {
             int block = first + j;
             bool begins = block % item.chunk == 0;
             float old_t[2] = {t[0], t[1]}, old_l[2] = {l[0], l[1]};
+            begin_turn();
             start_scores(n + j);
             start_values(n + j - 1);
+            end_turn();
             wgmma_wait_until<1>();
             release(layout::K_FREE, n + j);
             if (begins) begin_chunk();
@@ -374,6 +390,7 @@ template <int D> struct prefill_rows {
 
     DEVICE void run()
     {
+        if (group == 1) end_turn(); /* the first turn is that of group 0 */
         for (uint32_t n = 0;;) {
             wait_full(layout::K_FULL, n);
             read_item(n % PREFILL_STAGES);
@@ -391,6 +408,8 @@ template <int D> struct prefill_rows {
                 if (item.slot >= 0) write_state((item.block + j) / item.chunk);
             }
             for (int j = max(count, 0); j < blocks; j++) {
+                begin_turn();
+                end_turn();
                 wait_full(layout::K_FULL, n + j);
                 wait_full(layout::V_FULL, n + j);
                 release(layout::K_FREE, n + j);

@@ -181,6 +181,12 @@ DEVICE void named_barrier(int id, int threads)
     asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* Arrives at a named barrier without waiting for it. */
+DEVICE void named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 /* Counts to `limit`, then to 0 again; returns the count before. What the CTA wrote is visible to
  * who counts later. */
 DEVICE uint32_t count_arrival(uint32_t *counter, uint32_t limit)
