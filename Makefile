@@ -1,7 +1,7 @@
 # The words people type. CMake and its presets do the work; tools/setup installs what is missing.
 # BREAK=1 (for demo) runs the build with a planted fault instead: it must be caught.
 
-.PHONY: gpu-bundle gpu-check all demo test eval lint asan tsan fuzz portability bench break faults clean help
+.PHONY: gpu-bundle gpu-check gpu-bench all demo test eval lint asan tsan fuzz portability bench break faults clean help
 .DEFAULT_GOAL := all
 
 all: ## build build/corun (release)
@@ -52,6 +52,9 @@ gpu-bundle: ## a folder for a machine with a GPU: needs its driver and the CUDA 
 
 gpu-check: gpu-bundle ## every check of the CUDA backend on this machine's GPU, a report in docs/evidence/gpu
 	@scripts/gpu_check.sh build/bundle docs/evidence/gpu
+
+gpu-bench: gpu-bundle ## times the CUDA backend on this machine's GPU, raw output in docs/evidence/gpu/bench
+	@scripts/gpu_bench.sh build/bundle docs/evidence/gpu/bench
 
 bench: ## times the steps of the demo model beside their own matrix products
 	@tools/setup build demo

@@ -1,20 +1,17 @@
-/* bench.c - owns the timed runs. Invariant: the engine and the bare products that it is compared
- * with run by turns, on the same threads, and the best of each counts. */
-#include "proof/bench.h"
+/* bench.c - owns the timed runs of the form for CPUs. Invariant: the engine and the bare products
+ * that it is compared with run by turns, on the same threads, and the best of each counts. */
+#include "proof/bench_int.h"
 
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine.h"
 
 /* ---- the bare products of a step --------------------------------------------------------------
  */
 
-enum { PER_LAYER = 4 };
-
 typedef struct bare {
     ops *o;
-    ops_weight **w; /* [n_layer][PER_LAYER], then the head */
+    ops_weight **w; /* as bench_weights_open has them */
     int32_t n_layer;
     void *x, *y; /* dev: widest activations */
 } bare;
@@ -22,34 +19,11 @@ typedef struct bare {
 static void close_bare(bare *b)
 {
     if (!b->o) return;
-    for (int32_t i = 0; b->w && i <= b->n_layer * PER_LAYER; i++) b->o->weight_close(b->o, b->w[i]);
+    bench_weights_close(b->o, b->n_layer, b->w);
     b->o->dev_free(b->o, b->x);
     b->o->dev_free(b->o, b->y);
     mem_free(b->w);
     b->o->close(b->o);
-}
-
-static corun_status open_weights(bare *b, const config *g)
-{
-    int64_t q = (int64_t)g->n_head * g->d_head, kv = (int64_t)g->n_kv * g->d_head, h = g->n_embd;
-    const int64_t shape[PER_LAYER][2] = {
-        {q + 2 * kv, h}, {h, q}, {2 * (int64_t)g->n_ff, h}, {h, g->n_ff}};
-    b->n_layer = g->n_layer;
-    if (!MEM_NEW(b->w, (size_t)(g->n_layer * PER_LAYER + 1))) return CORUN_ENOMEM;
-    for (int32_t i = 0; i <= g->n_layer * PER_LAYER; i++) {
-        bool head = i == g->n_layer * PER_LAYER;
-        int64_t n_out = head ? g->n_vocab : shape[i % PER_LAYER][0];
-        int64_t n_in = head ? h : shape[i % PER_LAYER][1];
-        ops_fill f = {.seed = 1, .index = (uint32_t)i, .n_in = n_in, .spread = 0.05f};
-        ops_weight_spec s = {.name = "bench",
-                             .dtype = OPS_BF16,
-                             .n_out = n_out,
-                             .n_in = n_in,
-                             .read = ops_fill_read,
-                             .arg = &f};
-        TRY(b->o->weight_open(b->o, &s, &b->w[i]));
-    }
-    return CORUN_OK;
 }
 
 static corun_status open_bare(bare *b, corun_model *m, int32_t max_rows)
@@ -76,13 +50,13 @@ static corun_status open_bare(bare *b, corun_model *m, int32_t max_rows)
                   .n_swap = 1,
                   .logit_rows = max_rows,
                   .n_top = 1};
-    if (like->record) /* a device runs canonical kernels: those of the policy that is timed */
-        for (int i = 0; i < OPS_N_OP; i++) c.set[i] = OPS_SET_CANONICAL;
     TRY(b->o->configure(b->o, &c));
     size_t widest = 2 * (size_t)g->n_ff + 3 * (size_t)(g->n_head * g->d_head) + (size_t)g->n_embd;
     TRY(b->o->dev_alloc(b->o, widest * (size_t)max_rows * 2, &b->x));
     TRY(b->o->dev_alloc(b->o, widest * (size_t)max_rows * 2, &b->y));
-    return open_weights(b, g);
+    b->n_layer = g->n_layer;
+    if (!MEM_NEW(b->w, (size_t)g->n_layer * BENCH_PER_LAYER + 1)) return CORUN_ENOMEM;
+    return bench_weights_open(b->o, g, g->n_layer, b->w);
 }
 
 /* Seconds of all products of one step of `rows` token rows; want: rows of the head. */
@@ -104,9 +78,9 @@ static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *secon
         .id = 1, .kind = STEP_MIXED, .n_row = want, .row = r, .n_tok = rows / want, .tok = tok};
     TRY(b->o->step_put(b->o, &s));
     double t0 = clock_seconds();
-    for (int32_t i = 0; i < b->n_layer * PER_LAYER; i++)
+    for (int32_t i = 0; i < b->n_layer * BENCH_PER_LAYER; i++)
         TRY(b->o->matmul(b->o, OPS_ROWS_TOK, b->w[i], b->x, OPS_BF16, b->y));
-    TRY(b->o->logits(b->o, b->w[b->n_layer * PER_LAYER], b->x, 0, want));
+    TRY(b->o->logits(b->o, b->w[b->n_layer * BENCH_PER_LAYER], b->x, 0, want));
     char end[2];
     TRY(b->o->dev_get(b->o, b->y, 0, end, sizeof end)); /* a device has finished then */
     *seconds = clock_seconds() - t0;
@@ -133,33 +107,6 @@ typedef struct run_time {
     double decode, prefill, sample; /* seconds a step, to the first token, a step's draws */
 } run_time;
 
-/* On a device prompts run beside decode rows, so what counts are the steps from the one in which
- * the last request began to the one in which the first ended. */
-static corun_status watch(corun_engine *e, int32_t width, run_time *t)
-{
-    corun_event ev = {.kind = CORUN_EVENT_NONE};
-    corun_stats from = {0}, to;
-    double start = clock_seconds(), all = 0;
-    int32_t begun = 0;
-    while (ev.kind != CORUN_EVENT_IDLE) {
-        TRY(corun_next(e, &ev));
-        begun += ev.kind == CORUN_EVENT_TOKEN && ev.index == 0;
-        if (begun == 1 && t->prefill == 0) t->prefill = clock_seconds() - start;
-        if (begun == width && all == 0) {
-            TRY(corun_engine_stats(e, &from));
-            all = clock_seconds();
-        }
-        if (ev.kind != CORUN_EVENT_DONE || t->decode != 0) continue;
-        TRY(corun_engine_stats(e, &to));
-        if (all == 0) FAIL(CORUN_EINTERNAL, "bench: a request ended before all began");
-        uint64_t n = to.steps_decode - from.steps_decode;
-        if (n == 0) n = 1; /* a prompt alone */
-        t->decode = (clock_seconds() - all) / (double)n;
-        t->sample = (to.seconds_sample - from.seconds_sample) / (double)n;
-    }
-    return CORUN_OK;
-}
-
 static corun_status mean_steps(corun_engine *e, int32_t width, run_time *t)
 {
     corun_event ev = {.kind = CORUN_EVENT_NONE};
@@ -178,9 +125,7 @@ static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt,
 {
     corun_engine *e;
     corun_engine_opts eo = corun_engine_opts_default();
-    bool device = m->net->o->record != NULL;
-    eo.policy = device ? CORUN_POLICY_FREE : CORUN_POLICY_CORUN; /* corun: prompts alone */
-    if (device) eo.prefill_chunk = 8192;                         /* all prompts in few steps */
+    eo.policy = CORUN_POLICY_CORUN; /* prompts alone */
     eo.n_slot = width;
     eo.n_ctx = n_prompt + n_new;
     TRY(corun_engine_open(&e, m, &eo));
@@ -201,7 +146,7 @@ static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt,
         st = corun_submit(e, &r, &id);
     }
     *t = (run_time){0};
-    if (st == CORUN_OK) st = device ? watch(e, width, t) : mean_steps(e, width, t);
+    if (st == CORUN_OK) st = mean_steps(e, width, t);
     mem_free(prompt);
     corun_engine_close(e);
     return st;
@@ -216,13 +161,7 @@ static void keep_best(double *best, double v)
 }
 
 enum { N_WIDTH = 4, N_NEW = 32 };
-static const int32_t host_widths[N_WIDTH] = {1, 4, 16, 32};
-static const int32_t device_widths[N_WIDTH] = {1, 16, 64, 256};
-
-static const int32_t *widths_of(const corun_model *m)
-{
-    return m->net->o->record ? device_widths : host_widths;
-}
+static const int32_t widths[N_WIDTH] = {1, 4, 16, 32};
 
 typedef struct figures {
     run_time engine[N_WIDTH], scored; /* scored: width 16 with 20 log-probabilities */
@@ -231,7 +170,6 @@ typedef struct figures {
 
 static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figures *f)
 {
-    const int32_t *widths = widths_of(m);
     int32_t prompt = o->n_ctx > N_NEW ? o->n_ctx - N_NEW / 2 : N_NEW;
     for (int r = 0; r < o->n_repeat; r++) {
         for (int i = 0; i < N_WIDTH; i++) {
@@ -258,7 +196,6 @@ static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figure
 
 static void print_json(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
 {
-    const int32_t *widths = widths_of(m);
     fprintf(out, "{\"version\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"context\":%d,\"repeat\":%d,",
             corun_version(), m->net->o->isa, pool_size(m->threads), o->n_ctx, o->n_repeat);
     fprintf(out, "\"decode\":[");
@@ -280,7 +217,6 @@ static void print_json(const figures *f, const corun_model *m, const bench_opts 
 
 static void print_table(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
 {
-    const int32_t *widths = widths_of(m);
     fprintf(out, "%s%s%s, %d threads, context %d, best of %d\n", m->net->o->label,
             *m->net->o->label ? ", " : "", m->net->o->isa, pool_size(m->threads), o->n_ctx,
             o->n_repeat);
@@ -305,7 +241,7 @@ corun_status bench_run(corun_model *m, const bench_opts *o, FILE *out)
     bare b;
     figures f;
     memset(&f, 0, sizeof f);
-    int32_t most = widths_of(m)[N_WIDTH - 1];
+    int32_t most = widths[N_WIDTH - 1];
     corun_status st = open_bare(&b, m, o->n_prefill > most ? o->n_prefill : most);
     if (st == CORUN_OK) st = measure(m, &b, o, &f);
     close_bare(&b);
