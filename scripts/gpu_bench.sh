@@ -6,7 +6,7 @@
 # ONLY='steps short long spread ...' picks runs, MODEL is a name of tools/model_config, ARGS go to
 # every run. Exit status 1 when a run fails or takes too long: what it had printed stays.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 2
 folder=$(realpath "${1:-build/bundle}")
 out=${2:-docs/evidence/gpu/bench}
 model=${MODEL:-qwen3-8b}
@@ -24,7 +24,8 @@ tools/model_config "$model" >"$work/$model/config.json" || exit 2
 : >"$out/$label.txt"
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1)
 if [ -n "$device" ]; then
-    TZ=UTC nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,utilization.gpu,temperature.gpu,memory.used \
+    # A line at a time: what waits in a buffer is lost when it is ended.
+    TZ=UTC stdbuf -oL nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,utilization.gpu,temperature.gpu,memory.used \
         --format=csv,noheader,nounits -lms 200 >"$out/$label.csv" 2>/dev/null &
     smi=$!
 fi
