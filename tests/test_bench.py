@@ -101,7 +101,7 @@ def test_bad_use(tiny, args):
 
 def test_script_and_its_lines(tmp_path):
     env = {**os.environ, "MODEL": "tiny", "DEVICE": "cpu", "ONLY": "steps short",
-           "ARGS": "--steps 2x80 --prompts 2x40 --jobs 3x16/4 --timed 3 --warm 0"}
+           "ARGS": "--steps 2x80 --prompts 2x40 --jobs 3x16/4 --timed 3 --warm 0 --policy free"}
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "corun").symlink_to(CORUN)

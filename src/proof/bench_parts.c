@@ -1,6 +1,7 @@
 /* bench_parts.c - owns the parts of a step timed apart from the engine, on an instance of the
- * backend of their own. Invariant: a part runs over and over without the host between, and what it
- * reads (weights, pages) is more than a cache holds wherever the step's own reads are. */
+ * backend of their own. Invariant: a part runs over and over without the host between, recorded
+ * where the engine's step is, and what it reads (weights, pages) is more than a cache holds
+ * wherever the step's own reads are. */
 #include "proof/bench_int.h"
 
 #include <string.h>
@@ -77,10 +78,10 @@ corun_status bench_fill_pages(ops *o, int32_t first, int32_t n)
 
 enum { WEIGHT_LAYERS = 8, MAX_KEPT = 32, PAGE_TOKENS = 64 };
 
-/* A part that depends on these alone, timed once. */
+/* What was timed for so many tokens, or for so many rows. */
 typedef struct kept_part {
-    int32_t n_tok, rows;
-    bench_part_times t; /* attention left out */
+    int32_t n;
+    double first, second; /* products of the layers, row kernels; the head, draws */
 } kept_part;
 
 struct bench_parts {
@@ -97,8 +98,8 @@ struct bench_parts {
     int32_t rows, n_tok;
     void *x, *y, *h;
     int32_t *chunk_row, *slot, *pos;
-    kept_part kept[MAX_KEPT];
-    int n_kept;
+    kept_part of_tokens[MAX_KEPT], of_rows[MAX_KEPT];
+    int n_of_tokens, n_of_rows;
 };
 
 static corun_status open_gain(const bench_parts *p, int64_t n, ops_weight **w)
@@ -311,7 +312,12 @@ static corun_status run_products(bench_parts *p)
     for (int32_t l = 0; l < p->cfg.n_layer; l++)
         for (int k = 0; k < BENCH_PER_LAYER; k++)
             TRY(o->matmul(o, OPS_ROWS_TOK, matrix(p, l, k), p->x, OPS_BF16, p->y));
-    return o->logits(o, p->w[p->n_weight * BENCH_PER_LAYER], p->x, 0, p->rows);
+    return CORUN_OK;
+}
+
+static corun_status run_head(bench_parts *p)
+{
+    return p->o->logits(p->o, p->w[p->n_weight * BENCH_PER_LAYER], p->x, 0, p->rows);
 }
 
 static corun_status run_attention(bench_parts *p)
@@ -342,12 +348,26 @@ static corun_status run_draws(bench_parts *p)
 
 typedef corun_status (*part_fn)(bench_parts *p);
 
+static corun_status run_recorded(bench_parts *p, part_fn run)
+{
+    bool replay = false;
+    TRY(p->o->record(p->o, &replay));
+    return replay ? CORUN_OK : p->o->record_end(p->o, run(p));
+}
+
+/* Where the backend records decode steps, so are the passes that stand for its layers. */
+static corun_status run_part(bench_parts *p, part_fn run)
+{
+    bool alone = run == run_head || run == run_draws;
+    return p->o->record && !alone ? run_recorded(p, run) : run(p);
+}
+
 /* Seconds of n passes; a device has finished then. */
 static corun_status time_passes(bench_parts *p, part_fn run, int64_t n, double *seconds)
 {
     char end[2];
     double t0 = clock_seconds();
-    for (int64_t i = 0; i < n; i++) TRY(run(p));
+    for (int64_t i = 0; i < n; i++) TRY(run_part(p, run));
     TRY(p->o->dev_get(p->o, p->y, 0, end, sizeof end));
     *seconds = clock_seconds() - t0;
     return CORUN_OK;
@@ -359,7 +379,7 @@ static corun_status time_part(bench_parts *p, part_fn run, double warm, double *
 {
     enum { BATCHES = 7 };
     double t[BATCHES], s, first = clock_seconds();
-    TRY(time_passes(p, run, 1, &s)); /* plans are made, kernels are loaded */
+    TRY(time_passes(p, run, 2, &s)); /* plans are made, kernels are loaded, the pass is recorded */
     TRY(time_passes(p, run, 1, &s));
     double want = p->warm / 40 / (s > 1e-9 ? s : 1e-9);
     int64_t n = want < 1 ? 1 : want > 1e5 ? 100000 : (int64_t)want;
@@ -415,26 +435,69 @@ double bench_part_sum(const bench_part_times *t)
     return t->products + t->attention + t->rows + t->draws;
 }
 
-static corun_status time_all(bench_parts *p, int32_t pos, int32_t len, bench_part_times *t)
+/* The backend as after opening: a recorded decode shape is that of one part alone. */
+static corun_status prepare(bench_parts *p, int32_t pos, int32_t len)
 {
-    const kept_part *k = p->kept;
+    free_step(p);
+    TRY(configure(p, p->rows, p->n_tok, pos + len));
     TRY(bench_fill_pages(p->o, 1, p->o->conf.n_page - 1));
     TRY(open_buffers(p));
-    TRY(put_step(p, pos, len));
-    while (k < p->kept + p->n_kept && (k->n_tok != p->n_tok || k->rows != p->rows)) k++;
-    if (k < p->kept + p->n_kept) {
-        *t = k->t;
-    } else {
-        TRY(put_slots(p, pos + len));
-        TRY(time_part(p, run_products, p->warm, &t->products));
-        TRY(time_part(p, run_draws, 0, &t->draws));
-        TRY(time_part(p, run_rows, 0, &t->rows));
-        t->products_floor = floor_of_products(p);
-        if (p->n_kept < MAX_KEPT)
-            p->kept[p->n_kept++] = (kept_part){.n_tok = p->n_tok, .rows = p->rows, .t = *t};
+    return put_step(p, pos, len);
+}
+
+static kept_part *find(kept_part *k, int n, int32_t of)
+{
+    for (int i = 0; i < n; i++)
+        if (k[i].n == of) return &k[i];
+    return NULL;
+}
+
+/* The products of the layers and the row kernels. */
+static corun_status time_of_tokens(bench_parts *p, int32_t pos, int32_t len, kept_part *out)
+{
+    const kept_part *k = find(p->of_tokens, p->n_of_tokens, p->n_tok);
+    if (k) {
+        *out = *k;
+        return CORUN_OK;
     }
+    *out = (kept_part){.n = p->n_tok};
+    TRY(prepare(p, pos, len));
+    TRY(time_part(p, run_products, p->warm, &out->first));
+    TRY(prepare(p, pos, len));
+    TRY(time_part(p, run_rows, p->warm / 8, &out->second));
+    if (p->n_of_tokens < MAX_KEPT) p->of_tokens[p->n_of_tokens++] = *out;
+    return CORUN_OK;
+}
+
+/* The head and the draws, after prepare. */
+static corun_status time_of_rows(bench_parts *p, int32_t pos, kept_part *out)
+{
+    const kept_part *k = find(p->of_rows, p->n_of_rows, p->rows);
+    if (k) {
+        *out = *k;
+        return CORUN_OK;
+    }
+    *out = (kept_part){.n = p->rows};
+    TRY(put_slots(p, pos));
+    TRY(time_part(p, run_head, p->warm / 8, &out->first));
+    TRY(time_part(p, run_draws, 0, &out->second));
+    if (p->n_of_rows < MAX_KEPT) p->of_rows[p->n_of_rows++] = *out;
+    return CORUN_OK;
+}
+
+static corun_status time_all(bench_parts *p, int32_t pos, int32_t len, bench_part_times *t)
+{
+    kept_part tokens, rows;
+    TRY(time_of_tokens(p, pos, len, &tokens));
+    TRY(prepare(p, pos, len));
+    TRY(time_part(p, run_attention, p->warm / 8, &t->attention));
+    TRY(time_of_rows(p, pos + len, &rows));
+    t->products = tokens.first + rows.first;
+    t->rows = tokens.second;
+    t->draws = rows.second;
+    t->products_floor = floor_of_products(p);
     t->attention_floor = floor_of_attention(p, pos, len);
-    return time_part(p, run_attention, p->warm / 4, &t->attention);
+    return CORUN_OK;
 }
 
 corun_status bench_parts_time(bench_parts *p, int32_t rows, int32_t pos, int32_t len,
@@ -443,8 +506,7 @@ corun_status bench_parts_time(bench_parts *p, int32_t rows, int32_t pos, int32_t
     *t = (bench_part_times){0};
     p->rows = rows;
     p->n_tok = rows * len;
-    corun_status st = configure(p, rows, p->n_tok, pos + len);
-    if (st == CORUN_OK) st = time_all(p, pos, len, t);
+    corun_status st = time_all(p, pos, len, t);
     free_step(p);
     TRY(st);
     return configure(p, 1, 1, 1);
