@@ -66,6 +66,8 @@ typedef struct corun_model_opts {
     const char *template_date; /* "YYYY-MM-DD" given to strftime_now; NULL = "2024-07-26" */
     bool dummy_weights; /* path is a config.json, or a folder with one: weights are made up from the
                            shapes, there is no tokenizer, prompts are token ids */
+    const char *plan;   /* a table of matrix plans for a CUDA device (corun tune makes one) instead
+                           of the built-in one; part of the identity; NULL = built-in */
 } corun_model_opts;
 
 CORUN_API corun_model_opts corun_model_opts_default(void);

@@ -6,6 +6,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "files/weights.h"
 
@@ -13,16 +15,19 @@ enum { N = 14 };
 
 static int32_t prompts[N][RUN_MAX_PROMPT];
 
-static corun_model *open_on(const char *path, bool dummy)
+static corun_model *open_with(const char *path, bool dummy, const char *plan)
 {
     corun_model *m;
     corun_model_opts o = corun_model_opts_default();
     o.path = path;
     o.device = "cuda";
     o.dummy_weights = dummy;
+    o.plan = plan;
     if (corun_model_open(&m, &o) != CORUN_OK) fail_msg("%s: %s", path, corun_last_error());
     return m;
 }
+
+static corun_model *open_on(const char *path, bool dummy) { return open_with(path, dummy, NULL); }
 
 static corun_engine_opts opts(corun_policy p)
 {
@@ -296,6 +301,58 @@ static void test_identity(void **state)
     corun_model_close(m);
 }
 
+static void identity_of(corun_model *m, const corun_engine_opts *o, char out[33])
+{
+    corun_engine *e;
+    size_t n;
+    char json[16384];
+    assert_int_equal(corun_engine_open(&e, m, o), CORUN_OK);
+    assert_int_equal(corun_identity(e, out, json, sizeof json, &n), CORUN_OK);
+    corun_engine_close(e);
+}
+
+/* A table of another device is left aside and said; the bits of free are those of any table, the
+ * identity is not. */
+static void test_plan(void **state)
+{
+    (void)state;
+    NEED_CUDA();
+    char path[] = "/tmp/corun-plan-XXXXXX", with[33], without[33];
+    int fd = mkstemp(path);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    assert_true(f && fputs("corun-plan 1\ndevice 1 1 Another Device\n", f) >= 0 && !fclose(f));
+    corun_model *m = open_on(MODEL("qwen3_tied"), false);
+    corun_engine_opts o = opts(CORUN_POLICY_FREE);
+    run_sample *a = samples(), *b = samples();
+    run_request q[N];
+    requests(m, q, a, true);
+    run_all(m, &o, q, N, N);
+    identity_of(m, &o, without);
+    corun_model_info info;
+    assert_int_equal(corun_model_describe(m, &info), CORUN_OK);
+    bool no_table = strstr(info.device_note, "no plan table") != NULL;
+    printf("# %s\n", info.device_note);
+    corun_model_close(m);
+    m = open_with(MODEL("qwen3_tied"), false, path);
+    assert_int_equal(corun_model_describe(m, &info), CORUN_OK);
+    assert_non_null(strstr(info.device_note, "the plan table is for Another Device"));
+    assert_non_null(strstr(info.device_note, "left aside"));
+    identity_of(m, &o, with);
+    assert_true(no_table || strcmp(with, without) != 0);
+    for (int i = 0; i < N; i++) q[i].out = &b[i];
+    run_all(m, &o, q, N, 3);
+    assert_int_equal(run_differ(a, b, N), 0);
+    free(a), free(b);
+    corun_model_close(m);
+    remove(path);
+    corun_model_opts mo = corun_model_opts_default();
+    mo.path = MODEL("qwen3_tied");
+    mo.device = "cuda";
+    mo.plan = path;
+    assert_int_not_equal(corun_model_open(&m, &mo), CORUN_OK);
+    assert_non_null(strstr(corun_last_error(), path));
+}
+
 /* New weights in the same buffers, recorded steps and all: the bits of a fresh start. */
 static void test_refill(void **state)
 {
@@ -354,7 +411,7 @@ int main(void)
         cmocka_unit_test(test_identity),    cmocka_unit_test(test_near_the_cpu),
         cmocka_unit_test(test_free_policy), cmocka_unit_test(test_corun),
         cmocka_unit_test(test_invariant),   cmocka_unit_test(test_scored_again),
-        cmocka_unit_test(test_refill),
+        cmocka_unit_test(test_plan),        cmocka_unit_test(test_refill),
     };
     return cmocka_run_group_tests_name("cuda: engine", t, NULL, NULL);
 }

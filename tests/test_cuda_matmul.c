@@ -153,7 +153,14 @@ static void check_ref(const operands *o)
 }
 
 static const int64_t shapes[][2] = {
-    {960, 576}, {576, 1536}, {4096, 1024}, {1024, 3072}, {128, 4096}};
+    {960, 576}, {128, 4096}, {576, 1536}, {4096, 1024}, {1024, 3072}};
+
+/* Under a sanitizer two shapes and a thousand rows. */
+static size_t n_shape(void)
+{
+    return getenv("CORUN_TEST_SHORT") ? 2 : sizeof shapes / sizeof *shapes;
+}
+static int32_t max_rows(void) { return getenv("CORUN_TEST_SHORT") ? 1000 : MAX_ROWS; }
 
 static void test_rows(void **state)
 {
@@ -162,18 +169,19 @@ static void test_rows(void **state)
                                    192,  255,  256,  257,  511,  512,  513,  777, 999,
                                    1024, 2047, 2048, 2049, 4095, 4097, 8191, 8192};
     NEED_DEVICE;
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        operands o = make(shapes[s][0], shapes[s][1], MAX_ROWS);
+    for (size_t s = 0; s < n_shape(); s++) {
+        int32_t most = max_rows();
+        operands o = make(shapes[s][0], shapes[s][1], most);
         gpu_matmul *m = open_set(OPS_SET_CANONICAL, NULL);
         check_ref(&o);
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            int32_t first = (int32_t)(mix(i) % (uint64_t)(MAX_ROWS - rows[i] + 1));
+        for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= most; i++) {
+            int32_t first = (int32_t)(mix(i) % (uint64_t)(most - rows[i] + 1));
             for (int form = 0; form < 4; form++)
                 assert_int_equal(
                     differing(m, &o, first, rows[i], form & 1 ? OPS_F32 : OPS_BF16, form & 2), 0);
         }
-        assert_int_equal(differing(m, &o, 0, MAX_ROWS, OPS_BF16, false), 0);
-        assert_int_equal(differing(m, &o, 0, MAX_ROWS, OPS_F32, true), 0);
+        assert_int_equal(differing(m, &o, 0, most, OPS_BF16, false), 0);
+        assert_int_equal(differing(m, &o, 0, most, OPS_F32, true), 0);
         gpu_matmul_close(m);
         drop(&o);
     }
@@ -184,7 +192,7 @@ static void test_plans(void **state)
 {
     static const int32_t from[] = {1, 16, 64, 128, 256, 1024, 8192};
     NEED_DEVICE;
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+    for (size_t s = 0; s < n_shape(); s++) {
         operands o = make(shapes[s][0], shapes[s][1], 512);
         int taken = 0;
         for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
@@ -295,13 +303,13 @@ static void test_fixed(void **state)
 {
     static const int32_t rows[] = {1, 8, 64, 100, 256, 1000, 8192};
     NEED_DEVICE;
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        operands o = make(shapes[s][0], shapes[s][1], MAX_ROWS);
+    for (size_t s = 0; s < n_shape(); s++) {
+        operands o = make(shapes[s][0], shapes[s][1], max_rows());
         gpu_matmul *m = open_set(OPS_SET_FIXED, NULL);
         plan_config first, c;
         bool of_table;
         OK(gpu_matmul_plan(m, 256, &o.shape, &first, &of_table));
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= o.rows; i++) {
             OK(gpu_matmul_plan(m, rows[i], &o.shape, &c, &of_table));
             assert_true(plan_config_equal(&first, &c));
             assert_int_equal(differing(m, &o, 0, rows[i], OPS_F32, false), 0);
@@ -317,7 +325,7 @@ static void test_standard(void **state)
     static const int32_t rows[] = {1, 8, 17, 64, 256, 1000};
     NEED_DEVICE;
     unsigned long long others = 0;
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+    for (size_t s = 0; s < n_shape(); s++) {
         operands o = make(shapes[s][0], shapes[s][1], 1000);
         gpu_matmul *m = open_set(OPS_SET_STANDARD, NULL);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -342,7 +350,7 @@ static void test_standard(void **state)
         drop(&o);
     }
     print_message("standard: %llu outputs have other bits than canonical\n", others);
-    assert_true(others > 0); /* else this program could not see a split */
+    assert_true(others > 0 || n_shape() == 2); /* else this program could not see a split */
 }
 
 static void test_bad(void **state)

@@ -195,11 +195,39 @@ static void test_builtin(void **state)
     assert_null(none);
 }
 
+/* What a model lacks is said: which products, in which set. */
+static void test_missing(void **state)
+{
+    (void)state;
+    const ops_dims qwen = {
+        .n_embd = 4096, .n_head = 32, .n_kv = 8, .d_head = 128, .n_ff = 12288, .n_vocab = 151936};
+    ops_dims d = qwen;
+    char text[256];
+    for (size_t i = 0; i < plan_n_text; i++) {
+        plan_table *t;
+        assert_int_equal(plan_parse(&t, plan_texts[i].text, plan_texts[i].len, plan_texts[i].name),
+                         CORUN_OK);
+        plan_missing(t, &qwen, text, sizeof text);
+        assert_string_equal(text, "");
+        d.n_ff = 12280;
+        plan_missing(t, &d, text, sizeof text);
+        assert_non_null(strstr(text, "no plans for gate and up, down: "));
+        plan_close(t);
+    }
+    plan_table *t = parse(HEAD PLAN "1 66 1 1 0 0 0 1 0 5\n"
+                                    "plan canonical 4096 12288 bias bf16 64 66 8 1 0 0 0 1 0 5\n");
+    plan_missing(t, &qwen, text, sizeof text);
+    assert_non_null(strstr(text, "no plans for qkv (standard), o, gate and up, down (standard), "
+                                 "head, nor for the set fixed: "));
+    plan_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_find),       cmocka_unit_test(test_digest),
-        cmocka_unit_test(test_add),        cmocka_unit_test(test_builtin)};
+        cmocka_unit_test(test_add),        cmocka_unit_test(test_builtin),
+        cmocka_unit_test(test_missing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,27 @@ def test_no_device_is_said(corun):
     assert not (corun.folder / "t.plan").exists()
 
 
+def test_a_plan_of_the_user(corun, tmp_path):
+    """A table that cannot serve is an error with its name, on every machine and for every command."""
+    config = tmp_path / "model"
+    config.mkdir()
+    (config / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": 320}))
+    bad = tmp_path / "bad.plan"
+    bad.write_text("corun-plan 1\ndevice 130100 132 NVIDIA H200\nplan canonical 8 8 none bf16 1 7 1 1 0 0 0 1 0 5\n")
+    good = tmp_path / "good.plan"
+    good.write_text("corun-plan 1\ndevice 130100 132 NVIDIA H200\n")
+    for command in (["info"], ["verify"], ["audit"], ["bench"]):
+        m = ["-m", config, "--dummy-weights", "--device", "cpu"]
+        r = corun(*command, *m, "--plan", tmp_path / "none.plan")
+        assert r.returncode == 2 and b"none.plan" in r.stderr, r.stderr
+        r = corun(*command, *m, "--plan", bad)
+        assert r.returncode == 2 and b"bad.plan: line 3: the algorithm id is none of" in r.stderr, r.stderr
+        r = corun(*command, *m, "--plan", good)
+        assert r.returncode == 2 and b"a plan table serves a CUDA device" in r.stderr, r.stderr
+    r = corun("info", "-m", "fake:phase", "--plan", good)
+    assert r.returncode == 2 and b"a plan table serves a CUDA device" in r.stderr, r.stderr
+
+
 def test_tables_of_the_document():
     r = subprocess.run([str(ROOT / "tools" / "tuning_table"), "--check"], capture_output=True)
     assert r.returncode == 0, r.stdout.decode()

@@ -3,7 +3,7 @@ import json
 import re
 
 import pytest
-from conftest import Corun, completion
+from conftest import ROOT, Corun, completion
 
 RECIPES = "ABCDEFGHIJKLMNOPQR"
 PROMISES = ("corun", "invariant", "free")
@@ -75,7 +75,22 @@ def test_own_requests_are_the_needles(corun, tmp_path):
     (["-m", "fake:", "--policy", "best"], "best"),
     (["-m", "/nonexistent"], "/nonexistent"),
     ([], "no model"),
+    (["-m", "fake:", "--requests", "7"], "--requests 7: not in 8 ... 512"),
+    (["-m", "fake:", "--requests", "513"], "--requests 513: not in 8 ... 512"),
 ])
 def test_bad_use(corun, args, text):
     p = corun("verify", *args)
     assert p.returncode == 2 and text in p.stderr.decode()
+
+
+def test_few_requests_in_many_rows(corun):
+    """Eight requests are compared, neighbours fill the rows of a wide step."""
+    model = ROOT / "tests" / "data" / "golden" / "llama_plain"
+    p = corun("verify", "-m", model, "--device", "cpu", "--requests", "8", "--slots", "24", "--policy",
+              "corun", "--recipe", "AE", "--json", "t.json", timeout=120)
+    assert p.returncode == 0, (p.stdout + p.stderr).decode()
+    column, = json.loads((corun.folder / "t.json").read_text())["columns"]
+    assert column["requests"] == 8
+    for cell in column["recipes"]:
+        assert cell["verdict"] == "kept" and cell["exercised"].endswith("up to 24") or \
+            ", up to 24, " in cell["exercised"], cell

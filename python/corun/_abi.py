@@ -28,7 +28,8 @@ TEXT_ADD_SPECIAL, TEXT_LITERAL, TEXT_SKIP_SPECIAL = 1, 2, 4
 class ModelOpts(C.Structure):
     _c_name_ = "corun_model_opts"
     _fields_ = [("path", C.c_char_p), ("n_thread", C.c_int), ("isa", C.c_char_p),
-                ("device", C.c_char_p), ("template_date", C.c_char_p), ("dummy_weights", C.c_bool)]
+                ("device", C.c_char_p), ("template_date", C.c_char_p), ("dummy_weights", C.c_bool),
+                ("plan", C.c_char_p)]
 
 
 class ModelInfo(C.Structure):

@@ -110,13 +110,14 @@ class Model:
     path: a .gguf file, a folder with safetensors, "ORG/NAME" in the Hugging Face cache (nothing is
     downloaded), or "fake:LEVEL". threads and isa never change a bit. device: "auto" (a CUDA device
     where one serves), "cpu", "cuda" or "cuda:N".
-    dummy_weights: path is a config.json, weights are made up, prompts are token ids. library: path
-    of libcorun.so, or a Library; without it the one beside this package, else the system's.
+    dummy_weights: path is a config.json, weights are made up, prompts are token ids. plan: a file
+    of matrix plans for a CUDA device (corun tune makes it) instead of the built-in ones. library:
+    path of libcorun.so, or a Library; without it the one beside this package, else the system's.
     """
 
     def __init__(self, path: str, *, threads: int = 0, isa: str = "auto",
                  device: str = "auto", dummy_weights: bool = False,
-                 template_date: Optional[str] = None,
+                 template_date: Optional[str] = None, plan: Optional[str] = None,
                  library: Union[None, str, Library] = None):
         self.lib = library if isinstance(library, Library) else Library(library)
         self._h: Optional[C.c_void_p] = None
@@ -127,6 +128,8 @@ class Model:
         o.device, o.dummy_weights = device.encode(), dummy_weights
         if template_date is not None:
             o.template_date = template_date.encode()
+        if plan is not None:
+            o.plan = str(plan).encode()
         h = C.c_void_p()
         self.lib.check(self.lib.c.corun_model_open(C.byref(h), C.byref(o)))
         self._h = h

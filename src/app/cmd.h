@@ -22,7 +22,7 @@ int cmd_fail(corun_status st);
 int cmd_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 typedef struct cmd_engine_args {
-    const char *model, *policy, *device, *isa, *date, *served_name;
+    const char *model, *policy, *device, *isa, *date, *served_name, *plan;
     int32_t threads, slots, ctx, page, chunk;
     int64_t kv, swap;
     bool processed_logprobs;
@@ -50,6 +50,8 @@ void cmd_engine_args_init(cmd_engine_args *a);
         {"threads", 0, ARG_INT, &(a)->threads, "N", "CPU workers (0: one a core)"},                \
         {"device", 0, ARG_TEXT, &(a)->device, "NAME", "auto (default), cpu, cuda or cuda:N"},      \
         {"isa", 0, ARG_TEXT, &(a)->isa, "NAME", "auto, avx512, avx2, neon or generic"},            \
+        {"plan",     0,      ARG_TEXT,                                                             \
+         &(a)->plan, "FILE", "matrix plans for a CUDA device (corun tune makes them)"},            \
         {"dummy-weights",                                                                          \
          0,                                                                                        \
          ARG_FLAG,                                                                                 \

@@ -25,14 +25,12 @@ static corun_status read_args(audit_args *a, int argc, char **argv, const char *
         {"page", 0, ARG_INT, &a->e.page, "N", "tokens of a KV page: 16, 32, 64 or 128"},
         {"processed-logprobs", 0, ARG_FLAG, &a->e.processed_logprobs, NULL,
          "log-probabilities after temperature instead of raw"},
-        {"dummy-weights", 0, ARG_FLAG, &a->e.dummy_weights, NULL,
-         "MODEL is a folder with a config.json: weights are made up"},
-        {"device", 0, ARG_TEXT, &a->e.device, "NAME", "auto, cpu, cuda or cuda:N"},
         {"threads", 0, ARG_INT, &a->e.threads, "N", "CPU workers (0: one a core)"},
         {"device", 0, ARG_TEXT, &a->e.device, "NAME", "auto, cpu, cuda or cuda:N"},
         {"dummy-weights", 0, ARG_FLAG, &a->e.dummy_weights, NULL,
          "MODEL is a config.json: weights are made up"},
         {"isa", 0, ARG_TEXT, &a->e.isa, "NAME", "auto, avx512, avx2, neon or generic"},
+        {"plan", 0, ARG_TEXT, &a->e.plan, "FILE", "matrix plans for a CUDA device"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
     };
     size_t n;

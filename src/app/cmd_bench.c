@@ -40,6 +40,7 @@ static corun_status read_args(bench_args *a, int argc, char **argv)
         {"dummy-weights", 0, ARG_FLAG, &a->e.dummy_weights, NULL,
          "MODEL is a config.json: weights are made up"},
         {"isa", 0, ARG_TEXT, &a->e.isa, "NAME", "auto, avx512, avx2, neon or generic"},
+        {"plan", 0, ARG_TEXT, &a->e.plan, "FILE", "matrix plans for a CUDA device"},
         {"json", 0, ARG_FLAG, &a->json, NULL, "one JSON object; of the second form one a figure"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
         {NULL, 0, ARG_FLAG, NULL, NULL, "On a CPU:"},

@@ -19,6 +19,7 @@ typedef struct verify_args {
     cmd_engine_args e;
     const char *in, *recipe, *json;
     char letters[MAX_RECIPE];
+    int32_t requests;
     bool quick, help;
     corun_policy policy[MAX_POLICY];
     size_t n_policy;
@@ -62,6 +63,8 @@ static corun_status read_args(verify_args *a, int argc, char **argv)
          "a model, or fake: for each policy on the weakest kernels that it allows"},
         {"input", 'i', ARG_TEXT, &a->in, "FILE", "requests of a batch file instead of made ones"},
         {"quick", 0, ARG_FLAG, &a->quick, NULL, "17 rows, 128 tokens, prefixes up to 511"},
+        {"requests", 0, ARG_INT, &a->requests, "N",
+         "how many are compared (17 to 65, by the form): 8 or more"},
         {"policy", 0, ARG_TEXT, &a->e.policy, "NAME",
          "corun, invariant, free, dynamic or all (default)"},
         {"recipe", 0, ARG_TEXT, &a->recipe, "LETTERS", "only these, as A,F"},
@@ -74,6 +77,7 @@ static corun_status read_args(verify_args *a, int argc, char **argv)
          "MODEL is a config.json: weights are made up"},
         {"threads", 0, ARG_INT, &a->e.threads, "N", "CPU workers (0: one a core)"},
         {"isa", 0, ARG_TEXT, &a->e.isa, "NAME", "auto, avx512, avx2, neon or generic"},
+        {"plan", 0, ARG_TEXT, &a->e.plan, "FILE", "matrix plans for a CUDA device"},
         {"processed-logprobs", 0, ARG_FLAG, &a->e.processed_logprobs, NULL,
          "log-probabilities after temperature instead of raw"},
         {"allow-special-rows", 0, ARG_FLAG, &a->e.allow_special_rows, NULL,
@@ -94,6 +98,9 @@ static corun_status read_args(verify_args *a, int argc, char **argv)
         return CORUN_OK;
     }
     if (!a->e.model) FAIL(CORUN_EINVAL, "no model is named: -m MODEL");
+    if (a->requests && (a->requests < VERIFY_MIN_ROW || a->requests > VERIFY_MAX_ROW))
+        FAIL(CORUN_EINVAL, "--requests %d: not in %d ... %d", a->requests, VERIFY_MIN_ROW,
+             VERIFY_MAX_ROW);
     if (a->e.page == 0) a->e.page = a->quick ? 16 : corun_engine_opts_default().page_tokens;
     TRY(read_recipe(a));
     return read_policy(a);
@@ -170,6 +177,7 @@ static corun_status run(const verify_args *a, cmd_session *s, own_requests *own,
     mo.isa = a->e.isa;
     mo.device = a->e.device;
     mo.dummy_weights = a->e.dummy_weights;
+    mo.plan = a->e.plan;
     eo.n_slot = a->e.slots;
     eo.n_ctx = a->e.ctx;
     eo.page_tokens = a->e.page;
@@ -183,6 +191,7 @@ static corun_status run(const verify_args *a, cmd_session *s, own_requests *own,
                      .n_policy = a->n_policy,
                      .recipe = a->letters[0] ? a->letters : NULL,
                      .quick = a->quick,
+                     .n_row = (size_t)a->requests,
                      .request = own->r,
                      .n_request = own->n,
                      .program = n > 0 ? program : NULL,

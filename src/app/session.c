@@ -111,6 +111,7 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
     mo.isa = a->isa;
     mo.dummy_weights = a->dummy_weights;
     mo.template_date = a->date;
+    mo.plan = a->plan;
     corun_status st = corun_model_open(&s->model, &mo);
     if (st == CORUN_OK) st = corun_model_describe(s->model, &s->info);
     if (st == CORUN_OK && *s->info.device_note) fprintf(stderr, "corun: %s\n", s->info.device_note);

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/levels.h"
 #include "files/hub.h"
+#include "ops/plan.h"
 
 /* ---- model ---------------------------------------------------------------------------------- */
 
@@ -24,6 +25,8 @@ static corun_status open_fake(corun_model *m, const char *spec, const char *devi
 {
     if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0)
         FAIL(CORUN_EINVAL, "device \"%s\": the fake model runs on the CPU", device);
+    if (oo->plan)
+        FAIL(CORUN_EINVAL, "a plan table serves a CUDA device; the fake model runs on the CPU");
     TRY(ops_golden_check(m->threads, oo->isa, m->golden));
     ops_level level[2] = {OPS_LEVEL_NONE, OPS_LEVEL_NONE};
     const char *p = spec;
@@ -111,7 +114,8 @@ corun_status corun_model_open(corun_model **out, const corun_model_opts *o)
     if (!ops_isa_pick(isa))
         st = err_set(CORUN_EINVAL, "isa: \"%s\" is unknown or cannot run on this machine", isa);
     if (st == CORUN_OK) st = pool_open(&m->threads, o->n_thread);
-    ops_open_opts oo = {.threads = m->threads, .isa = isa};
+    if (st == CORUN_OK && o->plan) st = plan_open(&m->plan, o->plan);
+    ops_open_opts oo = {.threads = m->threads, .isa = isa, .plan = m->plan};
     const char *device = o->device ? o->device : "auto";
     bool fake = strncmp(o->path, "fake:", 5) == 0;
     char *path = NULL;
@@ -135,6 +139,7 @@ void corun_model_close(corun_model *m)
     if (!m) return;
     corun_engine_close(m->engine);
     model_close(m->net);
+    plan_close(m->plan);
     mem_free(m->levels);
     prompt_close(&m->prompt);
     bpe_close(m->text);

@@ -8,6 +8,9 @@
 
 static corun_status open_cpu(corun_model *m, const ops_dims *d, const ops_open_opts *oo, ops **out)
 {
+    if (oo->plan)
+        FAIL(CORUN_EINVAL, "a plan table serves a CUDA device; this model is %s",
+             *m->device_note ? m->device_note : "running on the CPU");
     TRY(ops_golden_check(m->threads, oo->isa, m->golden));
     return ops_open_cpu(out, d, oo);
 }

@@ -15,6 +15,7 @@
 
 struct corun_model {
     pool *threads;
+    struct plan_table *plan; /* the user's matrix plans, or NULL */
     model *net;
     bpe *text;
     prompt_source prompt;

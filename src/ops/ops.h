@@ -73,8 +73,10 @@ typedef struct ops_conf {
 
 typedef struct ops_open_opts {
     pool *threads; /* CPU backends, and tables that a device backend makes on the host: borrowed */
-    const char *isa; /* CPU: "auto", "avx512", "avx2", "neon", "generic" */
-    int device;      /* CUDA: number of the device; -1: the first that serves */
+    const char *isa;               /* CPU: "auto", "avx512", "avx2", "neon", "generic" */
+    int device;                    /* CUDA: number of the device; -1: the first that serves */
+    const struct plan_table *plan; /* CUDA: the user's matrix plans (plan.h), borrowed until close;
+                                      NULL: the built-in ones */
 } ops_open_opts;
 
 /* ---- weights ------------------------------------------------------------------------------- */

@@ -121,6 +121,51 @@ corun_status plan_add(plan_table *t, const plan_entry *e)
     return CORUN_OK;
 }
 
+/* Bit i: the set has no plan for product i of `product`. */
+static int missing_of(const plan_table *t, ops_set set, const plan_shape *product, int n)
+{
+    int missing = 0;
+    for (int i = 0; i < n; i++) {
+        plan_shape s = product[i];
+        if (plan_find(t, set, &s, 1)) continue;
+        s.bias = true;
+        if (!plan_find(t, set, &s, 1)) missing |= 1 << i;
+    }
+    return missing;
+}
+
+void plan_missing(const plan_table *t, const ops_dims *d, char *out, size_t cap)
+{
+    static const char *const name[] = {"qkv", "o", "gate and up", "down", "head"};
+    int64_t q = (int64_t)d->n_head * d->d_head, kv = (int64_t)d->n_kv * d->d_head;
+    const plan_shape product[] = {{q + 2 * kv, d->n_embd, false, OPS_BF16},
+                                  {d->n_embd, q, false, OPS_BF16},
+                                  {2 * (int64_t)d->n_ff, d->n_embd, false, OPS_BF16},
+                                  {d->n_embd, d->n_ff, false, OPS_BF16},
+                                  {(d->n_vocab + 7) / 8 * 8, d->n_embd, false, OPS_F32}};
+    enum { N = sizeof product / sizeof *product };
+    int canonical = missing_of(t, OPS_SET_CANONICAL, product, N);
+    int standard = missing_of(t, OPS_SET_STANDARD, product, N);
+    char text[256] = "";
+    size_t n = 0;
+    for (int i = 0; i < N; i++) {
+        bool c = canonical >> i & 1, s = standard >> i & 1;
+        if (c || s)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s%s", n ? ", " : " ", name[i],
+                                  c && s ? ""
+                                  : c    ? " (canonical)"
+                                         : " (standard)");
+    }
+    if (!t->has_fixed)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s the set fixed", n ? ", nor for" : "");
+    out[0] = 0;
+    if (n)
+        snprintf(out, cap,
+                 "the plan table has no plans for%s: the library's picks may be slower "
+                 "(corun tune)",
+                 text);
+}
+
 bool plan_is_for(const plan_table *t, const char *device, int32_t sm_count, int64_t version)
 {
     return strcmp(t->device, device) == 0 && t->sm_count == sm_count && t->version == version;

@@ -78,6 +78,8 @@ void plan_close(plan_table *t); /* NULL is fine */
 corun_status plan_add(plan_table *t, const plan_entry *e);
 /* The entry of the shape with the fewest rows that serves `rows`, else its largest; NULL: none. */
 const plan_entry *plan_find(const plan_table *t, ops_set set, const plan_shape *s, int32_t rows);
+/* Which products of a model the table has no plan for, as a sentence for people; "": none. */
+void plan_missing(const plan_table *t, const ops_dims *d, char *out, size_t cap);
 /* Whether the table was made on this device with this library. */
 bool plan_is_for(const plan_table *t, const char *device, int32_t sm_count, int64_t version);
 /* The text of the table. */

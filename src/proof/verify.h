@@ -7,6 +7,9 @@
 
 #include "base/json.h"
 
+/* A recipe takes so many apart; a run has no more at one time. */
+enum { VERIFY_MIN_ROW = 8, VERIFY_MAX_ROW = 512 };
+
 typedef struct verify_opts {
     corun_model_opts model;     /* path "fake:": each policy on the fake of the level it needs */
     corun_model *open;          /* the model when it is open already (not for "fake:") */
@@ -15,6 +18,7 @@ typedef struct verify_opts {
     size_t n_policy;
     const char *recipe; /* letters to run, as "AFG"; NULL: all */
     bool quick;
+    size_t n_row; /* requests that are compared, VERIFY_MIN_ROW or more; 0: as the form has it */
     const corun_request *request; /* the user's own; n_request 0: made here */
     size_t n_request;
     const char *program;       /* this program, for the recipes that start it; NULL: they are n/a */

@@ -14,41 +14,96 @@ static void shuffle(vf *v, size_t *order, size_t n)
 
 static uint64_t least(uint64_t n, uint64_t want) { return n < want ? 0 : n; }
 
-/* The set in a random order; each answer is compared with its own alone. */
-static corun_status run_set(vf *v, vf_cell *c, size_t n, int32_t max_tokens, vf_when w,
-                            const char *run, corun_stats *s)
+/* A request that only stands beside others: a short prompt, an answer of at least half the length.
+ */
+static corun_status make_neighbour(vf *v, uint64_t i, int32_t max_tokens, corun_request *out)
 {
-    size_t order[256];
-    vf_job *q;
-    if (!MEM_NEW(q, n)) return CORUN_ENOMEM;
+    int32_t *t, half = (max_tokens + 1) / 2;
+    size_t n = 1 + (size_t)vf_rand(v, 40);
+    TRY(vf_words(v, 20000 + i, n, &t));
+    int32_t new = half + (int32_t)vf_rand(v, (uint64_t)(max_tokens - half + 1));
+    *out = vf_request(v, t, n, new, 30000 + i);
+    out->sampling.temperature = i % 3 ? 1 : 0;
+    out->sampling.top_k = i % 4 == 1 ? 20 : 0;
+    return CORUN_OK;
+}
+
+/* Many requests at once. Those of the set are compared, each with its answer alone; where there are
+ * fewer of them than `rows`, neighbours fill up. */
+typedef struct crowd {
+    size_t rows;
+    int32_t cut, neighbour; /* most new tokens of the set's requests, of a neighbour's */
+    vf_when when;
+    const char *run;
+} crowd;
+
+static corun_status fill_crowd(vf *v, const crowd *k, const size_t *order, vf_job *q, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (order[i] < v->n_set)
+            q[i].r = vf_cut(v->set[order[i]].r, k->cut);
+        else
+            TRY(make_neighbour(v, order[i], k->neighbour, &q[i].r));
+    }
+    return CORUN_OK;
+}
+
+static corun_status run_crowd(vf *v, vf_cell *c, const crowd *k, corun_stats *s)
+{
+    size_t n = k->rows > v->n_set ? k->rows : v->n_set, *order = NULL;
+    vf_job *q = NULL;
+    corun_engine_opts o = v->eo;
+    corun_status st = CORUN_ENOMEM;
+    if (!MEM_NEW(q, n) || !MEM_NEW(order, n)) goto done;
     shuffle(v, order, n);
-    for (size_t i = 0; i < n; i++) q[i].r = vf_cut(v->set[order[i]].r, max_tokens);
-    corun_status st = vf_run(v->m, &v->eo, q, n, w, s);
-    for (size_t i = 0; i < n && st == CORUN_OK; i++)
-        vf_check(c, &v->set[order[i]], &q[i], true, "%s, request %zu (place %zu)", run, order[i],
-                 i);
-    vf_jobs_free(q, n);
+    TRY_OR_DONE(fill_crowd(v, k, order, q, n));
+    int32_t pages = 2;
+    for (size_t i = 0; i < n; i++) pages += vf_pages(v, &q[i].r);
+    if (n > v->n_set) vf_pool(v, &o, pages);
+    if (o.kv_bytes < v->eo.kv_bytes) o.kv_bytes = v->eo.kv_bytes;
+    TRY_OR_DONE(vf_run(v->m, &o, q, n, k->when, s));
+    for (size_t i = 0; i < n; i++)
+        if (order[i] < v->n_set)
+            vf_check(c, &v->set[order[i]], &q[i], true, "%s, request %zu (place %zu)", k->run,
+                     order[i], i);
+    if (n > v->n_set)
+        vf_need(c, least((uint64_t)vf_live_most(s), k->rows - v->n_set),
+                "a step with all neighbours");
+done:
+    vf_jobs_free(q, q ? n : 0);
     mem_free(q);
+    mem_free(order);
     return st;
+}
+
+/* Rows of a decode step, of which a run of neighbours can count so many. */
+static size_t slots_of(const vf *v)
+{
+    return v->eo.n_slot < VERIFY_MAX_ROW ? (size_t)v->eo.n_slot : (size_t)VERIFY_MAX_ROW;
 }
 
 /* A: a request among many of mixed length, at random places. */
 corun_status vf_needle(vf *v, vf_cell *c)
 {
-    int rounds = v->few ? 1 : 3, counts = 0;
+    int rounds = v->few ? 1 : 3, counts = 0, most = 0;
     uint64_t dead = 0;
     for (int i = 0; i < rounds; i++) {
         corun_stats s = {0};
         char run[32];
         snprintf(run, sizeof run, "round %d", i);
-        vf_when w = {.group = i == 0 ? 0 : (size_t)(1 + 5 * i)};
-        TRY(run_set(v, c, v->n_set, v->n_new, w, run, &s));
-        int n = vf_live_counts(&s);
+        crowd k = {.rows = v->few ? 0 : slots_of(v),
+                   .cut = v->n_new,
+                   .neighbour = v->n_new / 4,
+                   .when = {.group = i == 0 ? 0 : (size_t)(1 + 5 * i)},
+                   .run = run};
+        TRY(run_crowd(v, c, &k, &s));
+        int n = vf_live_counts(&s), m = vf_live_most(&s);
         counts = n > counts ? n : counts;
+        most = m > most ? m : most;
         dead += s.rows_dead;
     }
-    vf_note(c, "%zu rows, up to %d tokens, %d rounds, %d live-row counts", v->n_set, v->n_new,
-            rounds, counts);
+    vf_note(c, "%zu requests, up to %d tokens, %d rounds, %d live-row counts, up to %d", v->n_set,
+            v->n_new, rounds, counts, most);
     vf_need(c, least((uint64_t)counts, 3), "3 live-row counts");
     if (v->p->policy == CORUN_POLICY_CORUN) {
         vf_note(c, ", %llu dead rows", (unsigned long long)dead);
@@ -133,18 +188,20 @@ corun_status vf_concurrency(vf *v, vf_cell *c)
     corun_stats s = {0};
     uint64_t seen[8] = {0};
     /* One at a time is how a real model's references were made. */
-    size_t top = (size_t)v->eo.n_slot, first = v->fake ? 1 : 2;
+    size_t top = slots_of(v), first = v->fake ? 1 : 2;
     vf_note(c, "%zu requests, at most", v->n_set);
     for (size_t n = first;; n = n * 2 < top ? n * 2 : top) {
         char run[32];
         snprintf(run, sizeof run, "%zu at a time", n);
-        TRY(run_set(v, c, v->n_set, cut, (vf_when){.alive = n}, run, &s));
+        crowd k = {.rows = n, .cut = cut, .neighbour = cut, .when = {.alive = n}, .run = run};
+        TRY(run_crowd(v, c, &k, &s));
         for (int i = 0; i < 8; i++) seen[i] |= s.live_rows_seen[i];
         vf_note(c, " %zu", n);
         if (n >= top) break;
     }
     for (int i = 0; i < 8; i++) s.live_rows_seen[i] = seen[i];
-    vf_note(c, " at a time, order shuffled, %d live-row counts", vf_live_counts(&s));
+    vf_note(c, " at a time, order shuffled, %d live-row counts, up to %d", vf_live_counts(&s),
+            vf_live_most(&s));
     vf_need(c, least((uint64_t)vf_live_counts(&s), top < 3 ? top : 3), "3 live-row counts");
     return CORUN_OK;
 }

@@ -214,6 +214,10 @@ static corun_status start_batch(const vf *v, const char *in, const char *out, pi
                                 "--quiet"};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) argv[n++] = rest[i];
     if (v->o->model.dummy_weights) argv[n++] = "--dummy-weights";
+    if (v->o->model.plan) {
+        argv[n++] = "--plan";
+        argv[n++] = v->o->model.plan;
+    }
     if (v->eo.processed_logprobs) argv[n++] = "--processed-logprobs";
     if (v->eo.allow_special_rows) argv[n++] = "--allow-special-rows";
     argv[n] = NULL;

@@ -60,6 +60,7 @@ bool vf_same_sample(const vf_sample *want, const vf_sample *got, bool as_prefix,
                     size_t cap);
 bool vf_same_token(const vf_token *want, const vf_token *got, char *why, size_t cap);
 int vf_live_counts(const corun_stats *s); /* distinct numbers of live rows in a decode step */
+int vf_live_most(const corun_stats *s);   /* the largest of them */
 
 /* ---- verify_set.c: requests ----------------------------------------------------------------- */
 

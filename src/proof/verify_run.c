@@ -168,6 +168,13 @@ int vf_live_counts(const corun_stats *s)
     return n;
 }
 
+int vf_live_most(const corun_stats *s)
+{
+    for (int i = 511; i >= 0; i--)
+        if (s->live_rows_seen[i / 64] >> (i % 64) & 1) return i + 1;
+    return 0;
+}
+
 /* ---- comparison ----------------------------------------------------------------------------- */
 
 static bool same_bits(uint32_t want, uint32_t got, const char *what, char *why, size_t cap)

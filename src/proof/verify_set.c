@@ -208,7 +208,7 @@ static corun_status unloop(vf *v, bool *seen)
     return CORUN_OK;
 }
 
-enum { MIN_MADE = 6 };
+enum { MIN_MADE = 6 }; /* below VERIFY_MIN_ROW */
 
 static corun_status make_requests(vf *v, size_t n_row)
 {
@@ -237,6 +237,7 @@ static corun_status make_requests(vf *v, size_t n_row)
 corun_status vf_set_open(vf *v)
 {
     size_t n_row = v->few ? 17 : v->fake || v->o->quick ? 33 : 65;
+    if (v->o->n_row) n_row = v->o->n_row;
     v->n_new = v->few ? 128 : 512;
     v->max_prefix = v->few ? 511 : 4097;
     if (v->few && !v->p->lower) v->n_new = 48; /* no promise: less is enough */

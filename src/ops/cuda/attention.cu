@@ -313,6 +313,8 @@ void gpu_attn_probe(gpu_attn *a, float *out_fp32, bool downward, int32_t slots)
     a->slots = slots < 0 ? a->max_slots : min(slots, a->max_slots);
 }
 
+void gpu_attn_decode_set(gpu_attn *a, ops_set set) { a->decode_set = set; }
+
 corun_status gpu_attn_plan(gpu_attn *a, const gpu_step *s)
 {
     plan_args p = {s->row_tok,    s->row_pos,     s->row_len, s->n_row,       a->n_head,

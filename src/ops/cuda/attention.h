@@ -13,6 +13,8 @@ extern "C" {
  * slots: at most so many states of chunks are kept, the rest folds in registers (-1: all that
  * there are). */
 void gpu_attn_probe(gpu_attn *a, float *out_fp32, bool downward, int32_t slots);
+/* Another kernel set for decode rows, from the next plan on. */
+void gpu_attn_decode_set(gpu_attn *a, ops_set set);
 
 #ifdef __cplusplus
 }

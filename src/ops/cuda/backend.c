@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
+#include "ops/cuda/attention.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/matmul.h"
 
@@ -165,11 +167,13 @@ static corun_status cuda_matmul(ops *o, ops_rows set, const ops_weight *w, const
     if (out_type != OPS_BF16 && out_type != OPS_F32)
         FAIL(CORUN_EINVAL, "matmul: output type %d", (int)out_type);
     int32_t n_row = set == OPS_ROWS_WANT ? c->s.n_want : c->s.n_tok;
+    ops_set kernels = o->conf.set[OPS_OP_MATMUL];
+    if (FAULT(ORDER) && c->r.n_seq > 1) kernels = OPS_SET_STANDARD;
     size_t in = (size_t)w->n_in * 2, each = (size_t)w->n_out * (out_type == OPS_F32 ? 4 : 2);
     for (int32_t r = 0; r < n_row; r += MAX_PRODUCT_ROWS) {
         int32_t n = n_row - r < MAX_PRODUCT_ROWS ? n_row - r : MAX_PRODUCT_ROWS;
-        TRY(gpu_matmul_run(c->product[o->conf.set[OPS_OP_MATMUL]], n, w->n_out, w->n_in, w->w,
-                           w->bias, (const char *)x + (size_t)r * in, out_type,
+        TRY(gpu_matmul_run(c->product[kernels], n, w->n_out, w->n_in, w->w, w->bias,
+                           (const char *)x + (size_t)r * in, out_type,
                            (char *)out + (size_t)r * each));
     }
     return CORUN_OK;
@@ -192,6 +196,7 @@ static corun_status cuda_attention(ops *o, int32_t layer, const void *q, float s
     cuda *c = cuda_of(o);
     TRY(ops_need_layer(&o->dims, layer, "attention"));
     if (!(scale > 0.0f)) FAIL(CORUN_EINVAL, "attention: scale %g", (double)scale);
+    if (FAULT(FOLD_ORDER)) gpu_attn_probe(c->attn, NULL, c->r.n_tok > c->r.n_seq, -1);
     return c->s.n_tok ? gpu_attn_run(c->attn, &c->s, layer, q, scale, out) : CORUN_OK;
 }
 
@@ -339,7 +344,7 @@ static corun_status cuda_page_put(ops *o, int32_t page, const void *host)
 static corun_status cuda_twin(const ops *o, const ops_dims *d, ops **out)
 {
     const cuda *c = (const cuda *)o;
-    ops_open_opts oo = {.threads = c->threads, .device = c->g.device};
+    ops_open_opts oo = {.threads = c->threads, .device = c->g.device, .plan = c->plan};
     return ops_open_cuda(out, d, &oo);
 }
 
@@ -403,6 +408,22 @@ static void declare(ops *o)
     }
 }
 
+/* What there is to say of the plans of the kernel sets, each thing once. */
+static void note_plans(cuda *c)
+{
+    ops *o = &c->base;
+    const plan_table *t = NULL;
+    o->note[0] = 0;
+    for (int i = 0; i < OPS_N_SET; i++) {
+        const char *text = gpu_matmul_note(c->product[i]);
+        size_t n = strlen(o->note);
+        if (*text && !strstr(o->note, text))
+            snprintf(o->note + n, sizeof o->note - n, "%s%s", n ? "; " : "", text);
+        if (!t) t = gpu_matmul_table(c->product[i]);
+    }
+    if (t && !*o->note) plan_missing(t, &o->dims, o->note, sizeof o->note);
+}
+
 /* All of the machine and its libraries that can move a bit. */
 static corun_status describe(cuda *c)
 {
@@ -416,14 +437,15 @@ static corun_status describe(cuda *c)
     if (n < 0 || (size_t)n >= sizeof o->machine)
         FAIL(CORUN_EINTERNAL, "the description of the machine is too long");
     snprintf(o->label, sizeof o->label, "%s", c->g.name);
-    snprintf(o->note, sizeof o->note, "%s", gpu_matmul_note(c->product[OPS_SET_STANDARD]));
+    note_plans(c);
     return CORUN_OK;
 }
 
 static corun_status open_device(cuda *c, int device)
 {
     TRY(gpu_open(&c->g, device));
-    for (int i = 0; i < OPS_N_SET; i++) TRY(gpu_matmul_open(&c->product[i], &c->g, (ops_set)i));
+    for (int i = 0; i < OPS_N_SET; i++)
+        TRY(gpu_matmul_open_plan(&c->product[i], &c->g, (ops_set)i, c->plan));
     return describe(c);
 }
 
@@ -445,6 +467,7 @@ corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *op
     c->base = table;
     c->base.dims = *d;
     c->threads = opts->threads;
+    c->plan = opts->plan;
     declare(&c->base);
     corun_status st = open_device(c, opts->device);
     if (st != CORUN_OK) {

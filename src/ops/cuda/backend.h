@@ -39,6 +39,7 @@ typedef struct cuda {
     gpu_kv kv;
     size_t page_bytes;
     gpu_attn *attn;
+    const struct plan_table *plan;  /* the user's, or NULL */
     gpu_matmul *product[OPS_N_SET]; /* of each kernel set, from open to close */
     float *logits;                  /* [logit_rows][stride] */
     int64_t stride;

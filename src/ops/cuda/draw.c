@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "ops/cuda/draw.h"
 #include "ops/slot.h"
@@ -237,6 +238,7 @@ corun_status gpu_sampler_slot_put(gpu_sampler *s, int32_t slot, const ops_slot *
                        .n_top = p->n_top,
                        .n_draw = p->n_draw_max,
                        .n_output = f->n_output};
+    if (FAULT(RNG_SLOT)) m->s.seed += (uint64_t)slot;
     m->last = f->last;
     TRY(send_arrays(s, slot, &m->s));
     m->sent = s->n_call + 1;
@@ -273,6 +275,18 @@ static corun_status take(const gpu_sampler *s, void *host, const void *dev, size
                       "results of sampling");
 }
 
+/* Planted: whether one of several lanes uses top-k. */
+static bool any_top_k(const gpu_sampler *s, const draw_call *c)
+{
+    int32_t lanes = 0, with = 0;
+    for (int32_t i = 0; i < c->n; i++) {
+        if (c->item[i].row < 0 || c->item[i].slot < 0) continue;
+        lanes++;
+        with += s->image[c->item[i].slot].s.top_k > 0;
+    }
+    return lanes > 1 && with > 0;
+}
+
 /* The items of the call, its kernels, and its results to the host. */
 static corun_status run(gpu_sampler *s, draw_call *c)
 {
@@ -280,6 +294,7 @@ static corun_status run(gpu_sampler *s, draw_call *c)
     size_t n = (size_t)c->n, tops = n * (size_t)a->n_top_max;
     a->n_item = c->n;
     c->number = ++s->n_call;
+    if (FAULT(SAMPLER_PATH)) a->processed = s->c.processed_logprobs || any_top_k(s, c);
     TRY(send(s, (draw_item *)a->item, c->item, n * sizeof *c->item));
     TRY(gpu_draw(s->g, a));
     if (n) TRY(take(s, c->result, a->result, n * sizeof *c->result));

@@ -120,6 +120,8 @@ void gpu_matmul_digest(const gpu_matmul *m, char hex[33]) { memcpy(hex, m->diges
 
 const char *gpu_matmul_note(const gpu_matmul *m) { return m->note; }
 
+const plan_table *gpu_matmul_table(const gpu_matmul *m) { return m->table; }
+
 /* ---- the plan of a product ------------------------------------------------------------------ */
 
 /* Whether c runs s->problem; then it is the slot's plan. */

@@ -17,6 +17,8 @@ extern "C" {
  * another device or library is left aside: gpu_matmul_note says so. */
 corun_status gpu_matmul_open_plan(gpu_matmul **out, const gpu *g, ops_set set,
                                   const plan_table *table);
+/* The table in use; NULL: none. */
+const plan_table *gpu_matmul_table(const gpu_matmul *m);
 /* What people should know of the table: "" when it serves, else which one is missing or foreign. */
 const char *gpu_matmul_note(const gpu_matmul *m);
 /* The configuration that a product runs with; *from_table: the table's, not the rule's. */

@@ -7,6 +7,8 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
+#include "base/fault.h"
+#include "ops/cuda/attention.h"
 #include "ops/cuda/backend.h"
 
 #define CUDA(call, what) TRY(gpu_status((int)(call), (what)))
@@ -132,6 +134,15 @@ static corun_status send(const cuda *c, const gpu_step *h, int32_t pages)
     return gpu_status((int)cudaEventRecord(c->step_sent, c->g.stream), "event");
 }
 
+/* Planted: a step of much context cuts the attention of all its decode rows in another way. */
+static void plant_load_split(const cuda *c)
+{
+    int64_t load = 0;
+    for (int32_t i = 0; i < c->r.n_seq; i++) load += c->r.pos[c->r.seq_tok[i]] + 1;
+    bool heavy = c->r.n_seq > 1 && load > 1536;
+    gpu_attn_decode_set(c->attn, heavy ? OPS_SET_FIXED : c->base.conf.set[OPS_OP_ATTN_DECODE]);
+}
+
 corun_status cuda_step_put(ops *o, const step *s)
 {
     cuda *c = cuda_of(o);
@@ -165,6 +176,7 @@ corun_status cuda_step_put(ops *o, const step *s)
     d->max_q = h.max_q;
     d->max_end = h.max_end;
     c->shaped = shaped;
+    if (FAULT(LOAD_SPLIT)) plant_load_split(c);
     return h.n_tok ? gpu_attn_plan(c->attn, d) : CORUN_OK;
 }
 
