@@ -45,6 +45,25 @@ static corun_status open_engine(bench_engine *b, int32_t n_slot, int64_t n_ctx, 
     return corun_identity(*e, b->identity, NULL, 0, NULL);
 }
 
+/* An engine that is closed leaves its pages to the backend for the next one; the parts need that
+ * memory. Gives st, or what went wrong here. */
+static corun_status close_engine(const bench_engine *b, corun_engine *e, corun_status st)
+{
+    const ops_conf least = {.n_ctx = 1,
+                            .max_tok = 1,
+                            .max_row = 1,
+                            .max_want = 1,
+                            .max_lane = 1,
+                            .n_slot = 1,
+                            .page_tokens = PAGE_TOKENS,
+                            .n_page = 2,
+                            .logit_rows = 1,
+                            .n_top = 1};
+    corun_engine_close(e);
+    if (st != CORUN_OK) return st;
+    return b->m->net->configure(b->m->net, &least);
+}
+
 static corun_status submit(bench_engine *b, corun_engine *e, int32_t n_prompt, int32_t n_new,
                            uint64_t *id)
 {
@@ -267,8 +286,7 @@ corun_status bench_time_steps(bench_engine *b, int32_t rows, int32_t context, do
         st = steps_on(b, e, &w, (int32_t)n_new, context, out);
     mem_free(w.stamp);
     mem_free(w.wait);
-    corun_engine_close(e);
-    return st;
+    return close_engine(b, e, st);
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------
@@ -311,9 +329,7 @@ corun_status bench_time_prompts(bench_engine *b, int32_t n, int32_t tokens, doub
     corun_engine *e;
     *out = (bench_prompts){0};
     TRY(open_engine(b, bench_slots(b->o), (int64_t)tokens + 1, n * (pages_of(tokens + 1) + 1), &e));
-    corun_status st = prompts_on(b, e, n, tokens, expect, out);
-    corun_engine_close(e);
-    return st;
+    return close_engine(b, e, prompts_on(b, e, n, tokens, expect, out));
 }
 
 /* ---- jobs -------------------------------------------------------------------------------------
@@ -421,10 +437,7 @@ corun_status bench_time_job(bench_engine *b, const bench_job *j, bench_job_resul
     if (!bits) return CORUN_ENOMEM;
     b->serial = 0;
     corun_status st = open_engine(b, j->n, longest, n_page, &e);
-    if (st == CORUN_OK) {
-        st = job_on(b, e, j, bits, out);
-        corun_engine_close(e);
-    }
+    if (st == CORUN_OK) st = close_engine(b, e, job_on(b, e, j, bits, out));
     mem_free(bits);
     return st;
 }
