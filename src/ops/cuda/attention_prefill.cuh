@@ -245,17 +245,24 @@ template <int D> struct prefill_rows {
         wgmma_commit();
     }
 
-    /* t', a, P (in s) and the row sums of a block whose scores are there. */
-    DEVICE void weights(int block)
+    /* Whether some row of the group does not see all of the block. */
+    DEVICE bool edge(int block) const
     {
-        int first_token = block * ATTN_BLOCK;
-        float sum[2] = {0, 0};
-        if (first_token + ATTN_BLOCK - 1 > item.position + 64 * group) {
+        return block * ATTN_BLOCK + ATTN_BLOCK - 1 > item.position + 64 * group;
+    }
+
+    DEVICE void mask(int block)
+    {
 #pragma unroll
-            for (int i = 0; i < SCORES; i++)
-                if (first_token + 8 * (i >> 2) + 2 * q + (i & 1) > position[i >> 1 & 1])
-                    s[i] = -INFINITY;
-        }
+        for (int i = 0; i < SCORES; i++)
+            if (block * ATTN_BLOCK + 8 * (i >> 2) + 2 * q + (i & 1) > position[i >> 1 & 1])
+                s[i] = -INFINITY;
+    }
+
+    /* t', a, P (in s) and the row sums of a block whose scores are there. */
+    DEVICE void weights()
+    {
+        float sum[2] = {0, 0};
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float m = -INFINITY;
@@ -350,7 +357,21 @@ template <int D> struct prefill_rows {
         }
     }
 
-    /* `count` blocks from `first`, where a chunk begins, in the stages from n on. */
+    /* A turn: the scores of the block in stage n and P·V of the one before; the scores are there
+     * afterwards. */
+    DEVICE void give(uint32_t n)
+    {
+        begin_turn();
+        start_scores(n);
+        start_values(n - 1);
+        end_turn();
+        wgmma_wait_until<1>();
+        release(layout::K_FREE, n);
+    }
+
+    /* `count` blocks from `first`, where a chunk begins, in the stages from n on. The weights of a
+     * block whose tokens are all seen are made while P·V of the one before runs: without a branch
+     * in between, where the assembler would place the wait. */
     DEVICE void attend(uint32_t n, int first, int count)
     {
         begin_chunk();
@@ -359,21 +380,27 @@ template <int D> struct prefill_rows {
         end_turn();
         wgmma_wait_until<0>();
         release(layout::K_FREE, n);
-        weights(first);
+        if (edge(first)) mask(first);
+        weights();
         pack_weights();
         for (int j = 1; j < count; j++) {
             int block = first + j;
             bool begins = block % item.chunk == 0;
             float old_t[2] = {t[0], t[1]}, old_l[2] = {l[0], l[1]};
-            begin_turn();
-            start_scores(n + j);
-            start_values(n + j - 1);
-            end_turn();
-            wgmma_wait_until<1>();
-            release(layout::K_FREE, n + j);
-            if (begins) begin_chunk();
-            weights(block);
-            wgmma_wait_until<0>();
+            for (int r = 0; r < 2; r++) { /* begin_chunk */
+                t[r] = begins ? -INFINITY : t[r];
+                l[r] = begins ? 0 : l[r];
+            }
+            if (!edge(block)) {
+                give(n + j);
+                weights();
+                wgmma_wait_behind(fminf(l[0], l[1]), base);
+            } else {
+                give(n + j);
+                wgmma_wait_until<0>();
+                mask(block);
+                weights();
+            }
             release(layout::V_FREE, n + j - 1);
             if (begins)
                 end_chunk((block - 1) / item.chunk, old_t, old_l);

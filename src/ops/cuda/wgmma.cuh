@@ -16,6 +16,17 @@ template <int PENDING> DEVICE void wgmma_wait_until()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+/* Until none is in flight, and not before x is known, which is never negative: a store that never
+ * happens hangs on x. Without it the assembler moves the wait in front of the arithmetic that
+ * should run beside the products (seen in the SASS of CUDA 13.0). */
+DEVICE void wgmma_wait_behind(float x, uint32_t address)
+{
+    asm volatile("{.reg .pred p;\nsetp.lt.f32 p,%0,0f00000000;\n@p st.shared.u32 [%1],0;}\n"
+                 "wgmma.wait_group.sync.aligned 0;" ::"f"(x),
+                 "r"(address)
+                 : "memory");
+}
+
 DEVICE void wgmma_wait()
 {
     asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
