@@ -59,18 +59,15 @@ static corun_status put_batch(jw *w, const json_t *row, const json_t *body)
     jw_open(w, '{');
     jw_key(w, "custom_id");
     jw_value(w, json_object_get(row, "custom_id"));
-    jw_key(w, "method");
-    jw_cstr(w, "POST");
-    jw_key(w, "url");
-    jw_cstr(w, "/v1/completions");
+    jw_field_str(w, "method", "POST");
+    jw_field_str(w, "url", "/v1/completions");
     jw_key(w, "body");
     jw_open(w, '{');
     jw_key(w, "model");
     jw_value(w, json_object_get(body, "model"));
     jw_key(w, "prompt");
     TRY(put_prompts(w, body, choices, n < 1 ? 0 : (size_t)n));
-    jw_key(w, "return_token_ids");
-    jw_bool(w, true);
+    jw_field_bool(w, "return_token_ids", true);
     TRY(put_sampling(w, corun));
     jw_close(w, '}');
     jw_close(w, '}');
@@ -87,8 +84,7 @@ static void put_score(jw *w, const json_t *row)
     jw_open(w, '{');
     jw_key(w, "tokens");
     jw_value(w, json_object_get(row, "tokens"));
-    jw_key(w, "top_logprobs");
-    jw_uint(w, k);
+    jw_field_uint(w, "top_logprobs", k);
     jw_close(w, '}');
 }
 

@@ -124,10 +124,8 @@ static corun_status say_who(batch *b, const batch_args *a)
     jw_open(&w, '{');
     jw_key(&w, "release");
     jw_str(&w, corun_version(), strcspn(corun_version(), " "));
-    jw_key(&w, "identity");
-    jw_cstr(&w, hex);
-    jw_key(&w, "pool_pages");
-    jw_uint(&w, stats.pages);
+    jw_field_str(&w, "identity", hex);
+    jw_field_uint(&w, "pool_pages", stats.pages);
     jw_key(&w, "served_model_name");
     jw_value(&w, json_object_get(options, "served_model_name"));
     jw_key(&w, "numeric");

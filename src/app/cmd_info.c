@@ -74,22 +74,17 @@ static corun_status print_json(const cmd_session *s, const char *identity, size_
     jw_init(&w, &b);
     jw_open(&w, '{');
     for (size_t k = 0; k < sizeof text / sizeof *text; k++) {
-        jw_key(&w, text[k].name);
-        jw_cstr(&w, text[k].v);
+        jw_field_str(&w, text[k].name, text[k].v);
     }
     for (size_t k = 0; k < sizeof number / sizeof *number; k++) {
-        jw_key(&w, number[k].name);
-        jw_int(&w, number[k].v);
+        jw_field_int(&w, number[k].name, number[k].v);
     }
-    jw_key(&w, "tied");
-    jw_bool(&w, i->tied);
-    jw_key(&w, "has_template");
-    jw_bool(&w, i->has_template);
+    jw_field_bool(&w, "tied", i->tied);
+    jw_field_bool(&w, "has_template", i->has_template);
     json_t *id = NULL;
     corun_status st = len ? json_read(&id, identity, len, "identity") : CORUN_OK;
     if (st == CORUN_OK && id) {
-        jw_key(&w, "identity_digest");
-        jw_cstr(&w, s->identity);
+        jw_field_str(&w, "identity_digest", s->identity);
         jw_key(&w, "identity");
         jw_value(&w, id);
         json_decref(id);

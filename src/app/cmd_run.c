@@ -65,8 +65,7 @@ static corun_status read_stdin(buf *b)
 static void put_message(jw *w, const char *role, const char *text, size_t len)
 {
     jw_open(w, '{');
-    jw_key(w, "role");
-    jw_cstr(w, role);
+    jw_field_str(w, "role", role);
     jw_key(w, "content");
     jw_str(w, text, len);
     jw_close(w, '}');
@@ -75,8 +74,7 @@ static void put_message(jw *w, const char *role, const char *text, size_t len)
 static void put_real(jw *w, const char *key, double v)
 {
     if (v < 0) return;
-    jw_key(w, key);
-    jw_double(w, v);
+    jw_field_double(w, key, v);
 }
 
 /* The call as a batch line. */
@@ -92,16 +90,12 @@ static corun_status write_line(const run_args *a, buf *out)
     jw w;
     jw_init(&w, out);
     jw_open(&w, '{');
-    jw_key(&w, "custom_id");
-    jw_cstr(&w, "run");
-    jw_key(&w, "method");
-    jw_cstr(&w, "POST");
-    jw_key(&w, "url");
-    jw_cstr(&w, a->raw ? "/v1/completions" : "/v1/chat/completions");
+    jw_field_str(&w, "custom_id", "run");
+    jw_field_str(&w, "method", "POST");
+    jw_field_str(&w, "url", a->raw ? "/v1/completions" : "/v1/chat/completions");
     jw_key(&w, "body");
     jw_open(&w, '{');
-    jw_key(&w, "model");
-    jw_cstr(&w, "");
+    jw_field_str(&w, "model", "");
     if (a->raw) {
         jw_key(&w, "prompt");
         jw_str(&w, text, in.len);
@@ -113,23 +107,19 @@ static corun_status write_line(const run_args *a, buf *out)
         jw_close(&w, ']');
     }
     if (a->max_tokens >= 0) {
-        jw_key(&w, "max_tokens");
-        jw_int(&w, a->max_tokens);
+        jw_field_int(&w, "max_tokens", a->max_tokens);
     }
     put_real(&w, "temperature", a->temperature);
     put_real(&w, "top_p", a->top_p);
     put_real(&w, "min_p", a->min_p);
     if (a->top_k > -2) {
-        jw_key(&w, "top_k");
-        jw_int(&w, a->top_k);
+        jw_field_int(&w, "top_k", a->top_k);
     }
     if (a->seed != -1) {
-        jw_key(&w, "seed");
-        jw_int(&w, a->seed);
+        jw_field_int(&w, "seed", a->seed);
     }
     if (a->stop) {
-        jw_key(&w, "stop");
-        jw_cstr(&w, a->stop);
+        jw_field_str(&w, "stop", a->stop);
     }
     jw_close(&w, '}');
     jw_close(&w, '}');

@@ -265,23 +265,12 @@ void job_put_error(const job *j, const job_model *m, jw *w)
     jw_open(w, '{');
     jw_key(w, "error");
     jw_open(w, '{');
-    jw_key(w, "message");
-    jw_cstr(w, j->message ? j->message : "no memory for the message");
-    jw_key(w, "type");
-    jw_cstr(w, j->type);
-    jw_key(w, "param");
-    if (j->param)
-        jw_cstr(w, j->param);
-    else
-        jw_null(w);
-    jw_key(w, "code");
-    if (j->code)
-        jw_cstr(w, j->code);
-    else
-        jw_null(w);
+    jw_field_str(w, "message", j->message ? j->message : "no memory for the message");
+    jw_field_str(w, "type", j->type);
+    jw_field_str(w, "param", j->param);
+    jw_field_str(w, "code", j->code);
     jw_close(w, '}');
-    jw_key(w, "system_fingerprint");
-    jw_cstr(w, m->fingerprint);
+    jw_field_str(w, "system_fingerprint", m->fingerprint);
     jw_close(w, '}');
 }
 
@@ -293,28 +282,23 @@ corun_status job_write_error(const job *j, const job_model *m, buf *out)
     digest_hex(j->id, hex);
     jw_open(&w, '{');
     snprintf(id, sizeof id, "batch_req_%s", hex);
-    jw_key(&w, "id");
-    jw_cstr(&w, id);
+    jw_field_str(&w, "id", id);
     jw_key(&w, "custom_id");
     if (j->custom_id) {
         jw_value(&w, j->custom_id);
     } else {
         jw_null(&w);
-        jw_key(&w, "line");
-        jw_uint(&w, j->line_no);
+        jw_field_uint(&w, "line", j->line_no);
     }
     jw_key(&w, "response");
     jw_open(&w, '{');
-    jw_key(&w, "status_code");
-    jw_int(&w, j->http);
+    jw_field_int(&w, "status_code", j->http);
     snprintf(id, sizeof id, "req_%s", hex);
-    jw_key(&w, "request_id");
-    jw_cstr(&w, id);
+    jw_field_str(&w, "request_id", id);
     jw_key(&w, "body");
     job_put_error(j, m, &w);
     jw_close(&w, '}');
-    jw_key(&w, "error");
-    jw_null(&w);
+    jw_field_null(&w, "error");
     jw_close(&w, '}');
     buf_putc(out, '\n');
     return buf_status(out);

@@ -117,10 +117,8 @@ static corun_status write_tokens(const job *j, const job_model *m, bool texts, b
     const job_prompt *p = j->prompt;
     jw_init(&w, out);
     jw_open(&w, '{');
-    jw_key(&w, "count");
-    jw_uint(&w, p->n_token);
-    jw_key(&w, "max_model_len");
-    jw_int(&w, m->n_ctx);
+    jw_field_uint(&w, "count", p->n_token);
+    jw_field_int(&w, "max_model_len", m->n_ctx);
     jw_key(&w, "tokens");
     jw_open(&w, '[');
     for (size_t i = 0; i < p->n_token; i++) jw_int(&w, p->token[i]);

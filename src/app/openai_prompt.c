@@ -234,10 +234,8 @@ static corun_status write_chat(const openai_ask *a, buf *b)
         jw_key(&w, "documents");
         jw_value(&w, a->documents);
     }
-    jw_key(&w, "add_generation_prompt");
-    jw_bool(&w, a->continue_final ? false : a->add_generation != 0);
-    jw_key(&w, "continue_final_message");
-    jw_bool(&w, a->continue_final);
+    jw_field_bool(&w, "add_generation_prompt", a->continue_final ? false : a->add_generation != 0);
+    jw_field_bool(&w, "continue_final_message", a->continue_final);
     if (a->chat_template) {
         jw_key(&w, "chat_template");
         jw_value(&w, a->chat_template);

@@ -270,8 +270,7 @@ void row_ids(row *r, const char *key, const int32_t *id, size_t n)
 
 void row_finish(row *r, const job_choice *c)
 {
-    jw_key(&r->w, "finish_reason");
-    jw_cstr(&r->w, c->finish == CORUN_FINISH_STOP ? "stop" : "length");
+    jw_field_str(&r->w, "finish_reason", c->finish == CORUN_FINISH_STOP ? "stop" : "length");
     jw_key(&r->w, "stop_reason");
     if (c->finish == CORUN_FINISH_STOP && c->stop_index >= 0 &&
         (size_t)c->stop_index < r->j->s.n_stop)
@@ -296,8 +295,8 @@ corun_status row_echo(row *r, const job_prompt *p, buf *b)
 void row_seed(row *r, size_t choice)
 {
     const size_t n = (size_t)r->j->s.n;
-    jw_key(&r->w, "seed");
-    jw_uint(&r->w, corun_seed_sample(r->j->prompt[choice / n].seed, (int32_t)(choice % n)));
+    jw_field_uint(&r->w, "seed",
+                  corun_seed_sample(r->j->prompt[choice / n].seed, (int32_t)(choice % n)));
 }
 
 void row_usage(row *r, uint64_t n_new)
@@ -306,12 +305,9 @@ void row_usage(row *r, uint64_t n_new)
     for (size_t i = 0; i < r->j->n_prompt; i++) prompt += r->j->prompt[i].n_token;
     jw_key(&r->w, "usage");
     jw_open(&r->w, '{');
-    jw_key(&r->w, "prompt_tokens");
-    jw_uint(&r->w, prompt);
-    jw_key(&r->w, "completion_tokens");
-    jw_uint(&r->w, n_new);
-    jw_key(&r->w, "total_tokens");
-    jw_uint(&r->w, prompt + n_new);
+    jw_field_uint(&r->w, "prompt_tokens", prompt);
+    jw_field_uint(&r->w, "completion_tokens", n_new);
+    jw_field_uint(&r->w, "total_tokens", prompt + n_new);
     jw_close(&r->w, '}');
 }
 
@@ -330,12 +326,10 @@ static void put_given(row *r)
     const int32_t k[] = {r->j->logprobs, r->j->prompt_logprobs};
     for (size_t i = 0; i < 2; i++)
         if (k[i] >= 0) {
-            jw_key(w, i ? "prompt_logprobs" : "logprobs");
-            jw_int(w, k[i]);
+            jw_field_int(w, i ? "prompt_logprobs" : "logprobs", k[i]);
         }
     if (r->j->echo) {
-        jw_key(w, "echo");
-        jw_bool(w, true);
+        jw_field_bool(w, "echo", true);
     }
     for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
         const json_t *v = json_object_get(r->j->body, field[i]);
@@ -352,24 +346,16 @@ void row_sampling(row *r)
     jw *w = &r->w;
     jw_key(w, "corun");
     jw_open(w, '{');
-    jw_key(w, "seed");
-    jw_uint(w, r->j->prompt[0].seed);
+    jw_field_uint(w, "seed", r->j->prompt[0].seed);
     jw_key(w, "sampling");
     jw_open(w, '{');
-    jw_key(w, "temperature");
-    jw_double(w, s->temperature);
-    jw_key(w, "top_p");
-    jw_double(w, s->top_p);
-    jw_key(w, "top_k");
-    jw_int(w, s->top_k);
-    jw_key(w, "min_p");
-    jw_double(w, s->min_p);
-    jw_key(w, "repetition_penalty");
-    jw_double(w, s->repetition_penalty);
-    jw_key(w, "presence_penalty");
-    jw_double(w, s->presence_penalty);
-    jw_key(w, "frequency_penalty");
-    jw_double(w, s->frequency_penalty);
+    jw_field_double(w, "temperature", s->temperature);
+    jw_field_double(w, "top_p", s->top_p);
+    jw_field_int(w, "top_k", s->top_k);
+    jw_field_double(w, "min_p", s->min_p);
+    jw_field_double(w, "repetition_penalty", s->repetition_penalty);
+    jw_field_double(w, "presence_penalty", s->presence_penalty);
+    jw_field_double(w, "frequency_penalty", s->frequency_penalty);
     bool same = true; /* a default may be cut by the context, for each prompt by its length */
     for (size_t i = 1; i < r->j->n_prompt; i++)
         same &= r->j->prompt[i].max_tokens == r->j->prompt[0].max_tokens;
@@ -377,12 +363,9 @@ void row_sampling(row *r)
     if (!same) jw_open(w, '[');
     for (size_t i = 0; i < (same ? 1 : r->j->n_prompt); i++) jw_int(w, r->j->prompt[i].max_tokens);
     if (!same) jw_close(w, ']');
-    jw_key(w, "min_tokens");
-    jw_int(w, s->min_tokens);
-    jw_key(w, "n");
-    jw_int(w, s->n);
-    jw_key(w, "ignore_eos");
-    jw_bool(w, s->ignore_eos);
+    jw_field_int(w, "min_tokens", s->min_tokens);
+    jw_field_int(w, "n", s->n);
+    jw_field_bool(w, "ignore_eos", s->ignore_eos);
     put_given(r);
     jw_close(w, '}');
     jw_close(w, '}');

@@ -39,16 +39,14 @@ static corun_status put_chat_choice(row *r, const job_choice *c)
     const part all = row_part(&c->tokens, 0, false);
     jw_key(&r->w, "message");
     jw_open(&r->w, '{');
-    jw_key(&r->w, "role");
-    jw_cstr(&r->w, "assistant");
+    jw_field_str(&r->w, "role", "assistant");
     jw_key(&r->w, "content");
     buf_reset(&r->text);
     buf_put(&r->text, j->echo_text, j->echo_len);
     buf_put(&r->text, c->text.data, c->text.len);
     TRY(buf_status(&r->text));
     jw_str(&r->w, r->text.data ? r->text.data : "", r->text.len);
-    jw_key(&r->w, "refusal");
-    jw_null(&r->w);
+    jw_field_null(&r->w, "refusal");
     jw_close(&r->w, '}');
     jw_key(&r->w, "logprobs");
     if (j->logprobs < 0)
@@ -65,8 +63,7 @@ static corun_status put_choice(row *r, size_t i)
     const job_prompt *p = &j->prompt[i / (size_t)j->s.n];
     const job_choice *c = &j->choice[i];
     jw_open(&r->w, '{');
-    jw_key(&r->w, "index");
-    jw_uint(&r->w, i);
+    jw_field_uint(&r->w, "index", i);
     TRY(j->kind == JOB_CHAT ? put_chat_choice(r, c) : put_completion_choice(r, p, c));
     if (j->return_ids) row_ids(r, "token_ids", c->tokens.id, c->tokens.n);
     row_seed(r, i);
@@ -82,12 +79,9 @@ static corun_status put_body(row *r, int64_t created)
     jw *w = &r->w;
     jw_open(w, '{');
     row_id(j, id);
-    jw_key(w, "id");
-    jw_cstr(w, id);
-    jw_key(w, "object");
-    jw_cstr(w, chat ? "chat.completion" : "text_completion");
-    jw_key(w, "created");
-    jw_int(w, created);
+    jw_field_str(w, "id", id);
+    jw_field_str(w, "object", chat ? "chat.completion" : "text_completion");
+    jw_field_int(w, "created", created);
     jw_key(w, "model");
     jw_value(w, json_object_get(j->body, "model"));
     jw_key(w, "choices");
@@ -100,8 +94,7 @@ static corun_status put_body(row *r, int64_t created)
     if (chat && j->prompt_logprobs >= 0) TRY(row_prompt_logprobs(r, j->prompt));
     if (chat && j->return_ids)
         row_ids(r, "prompt_token_ids", j->prompt[0].token, j->prompt[0].n_token);
-    jw_key(w, "system_fingerprint");
-    jw_cstr(w, r->m->fingerprint);
+    jw_field_str(w, "system_fingerprint", r->m->fingerprint);
     row_sampling(r);
     jw_close(w, '}');
     return CORUN_OK;
@@ -114,22 +107,18 @@ static corun_status put_row(row *r)
     digest_hex(r->j->id, hex);
     jw_open(w, '{');
     snprintf(id, sizeof id, "batch_req_%s", hex);
-    jw_key(w, "id");
-    jw_cstr(w, id);
+    jw_field_str(w, "id", id);
     jw_key(w, "custom_id");
     jw_value(w, r->j->custom_id);
     jw_key(w, "response");
     jw_open(w, '{');
-    jw_key(w, "status_code");
-    jw_int(w, 200);
+    jw_field_int(w, "status_code", 200);
     snprintf(id, sizeof id, "req_%s", hex);
-    jw_key(w, "request_id");
-    jw_cstr(w, id);
+    jw_field_str(w, "request_id", id);
     jw_key(w, "body");
     TRY(put_body(r, 0));
     jw_close(w, '}');
-    jw_key(w, "error");
-    jw_null(w);
+    jw_field_null(w, "error");
     jw_close(w, '}');
     return CORUN_OK;
 }

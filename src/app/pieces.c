@@ -14,14 +14,10 @@ void piece_write(buf *out, const piece *p, const buf *taken)
     jw w;
     jw_init(&w, out);
     jw_open(&w, '{');
-    jw_key(&w, "piece");
-    jw_uint(&w, p->index);
-    jw_key(&w, "line");
-    jw_uint(&w, p->line);
-    jw_key(&w, "rows");
-    jw_uint(&w, p->rows);
-    jw_key(&w, "bytes");
-    jw_uint(&w, p->bytes);
+    jw_field_uint(&w, "piece", p->index);
+    jw_field_uint(&w, "line", p->line);
+    jw_field_uint(&w, "rows", p->rows);
+    jw_field_uint(&w, "bytes", p->bytes);
     jw_key(&w, "taken");
     jw_open(&w, '[');
     for (size_t i = 0; i < taken->len; i += HEX) jw_str(&w, taken->data + i, HEX);

@@ -131,22 +131,17 @@ static void put_stats(jw *w, const corun_stats *s)
         {"pages_peak", s->pages_peak},       {"swap_pages", s->swap_pages},
     };
     for (size_t i = 0; i < sizeof count / sizeof *count; i++) {
-        jw_key(w, count[i].name);
-        jw_uint(w, count[i].v);
+        jw_field_uint(w, count[i].name, count[i].v);
     }
     jw_key(w, "live_rows_seen");
     jw_open(w, '[');
     for (unsigned r = 0; r < 512; r++)
         if (s->live_rows_seen[r / 64] >> r % 64 & 1) jw_uint(w, r + 1);
     jw_close(w, ']');
-    jw_key(w, "seconds_prefill");
-    jw_double(w, s->seconds_prefill);
-    jw_key(w, "seconds_decode");
-    jw_double(w, s->seconds_decode);
-    jw_key(w, "seconds_sample");
-    jw_double(w, s->seconds_sample);
-    jw_key(w, "seconds_wait");
-    jw_double(w, s->seconds_wait);
+    jw_field_double(w, "seconds_prefill", s->seconds_prefill);
+    jw_field_double(w, "seconds_decode", s->seconds_decode);
+    jw_field_double(w, "seconds_sample", s->seconds_sample);
+    jw_field_double(w, "seconds_wait", s->seconds_wait);
 }
 
 corun_status report_metrics(const report *r, const corun_stats *s, const char *identity,
@@ -156,34 +151,24 @@ corun_status report_metrics(const report *r, const corun_stats *s, const char *i
     jw w;
     jw_init(&w, b);
     jw_open(&w, '{');
-    jw_key(&w, "rows");
-    jw_uint(&w, r->n_ok + r->n_error);
-    jw_key(&w, "rows_restored");
-    jw_uint(&w, r->n_restored);
-    jw_key(&w, "error_rows");
-    jw_uint(&w, r->n_error);
+    jw_field_uint(&w, "rows", r->n_ok + r->n_error);
+    jw_field_uint(&w, "rows_restored", r->n_restored);
+    jw_field_uint(&w, "error_rows", r->n_error);
     jw_key(&w, "errors"); /* the first 10,000 */
     jw_open(&w, '[');
     for (size_t i = 0; i < r->n_listed; i++) {
         jw_open(&w, '{');
-        jw_key(&w, "line");
-        jw_uint(&w, r->error[i].line_no);
-        jw_key(&w, "status_code");
-        jw_int(&w, r->error[i].http);
-        jw_key(&w, "message");
-        jw_cstr(&w, r->error[i].message);
+        jw_field_uint(&w, "line", r->error[i].line_no);
+        jw_field_int(&w, "status_code", r->error[i].http);
+        jw_field_str(&w, "message", r->error[i].message);
         jw_close(&w, '}');
     }
     jw_close(&w, ']');
-    jw_key(&w, "seconds_open");
-    jw_double(&w, r->ready - r->begin);
-    jw_key(&w, "seconds_run");
-    jw_double(&w, spent);
-    jw_key(&w, "new_tokens_per_second");
-    jw_double(&w, spent > 0 ? (double)s->tokens_new / spent : 0);
+    jw_field_double(&w, "seconds_open", r->ready - r->begin);
+    jw_field_double(&w, "seconds_run", spent);
+    jw_field_double(&w, "new_tokens_per_second", spent > 0 ? (double)s->tokens_new / spent : 0);
     put_stats(&w, s);
-    jw_key(&w, "version");
-    jw_cstr(&w, corun_version());
+    jw_field_str(&w, "version", corun_version());
     json_t *id;
     if (identity && json_read(&id, identity, identity_len, "identity") == CORUN_OK) {
         jw_key(&w, "identity");

@@ -136,8 +136,7 @@ static void put_frame(const job *j, jw *w)
         return;
     }
     jw_null(w);
-    jw_key(w, "line");
-    jw_uint(w, j->line_no);
+    jw_field_uint(w, "line", j->line_no);
 }
 
 static void put_tops(const job_tokens *t, jw *w)
@@ -180,8 +179,7 @@ static void put_scores(const job *j, jw *w)
     }
     jw_close(w, ']');
     if (j->prompt_logprobs > 0) put_tops(t, w);
-    jw_key(w, "sum_logprob");
-    jw_double(w, sum);
+    jw_field_double(w, "sum_logprob", sum);
 }
 
 corun_status score_write(const job *j, const job_model *m, buf *out)
@@ -191,15 +189,13 @@ corun_status score_write(const job *j, const job_model *m, buf *out)
     jw_open(&w, '{');
     put_frame(j, &w);
     if (j->http == 200) put_scores(j, &w);
-    jw_key(&w, "system_fingerprint");
-    jw_cstr(&w, m->fingerprint);
+    jw_field_str(&w, "system_fingerprint", m->fingerprint);
     jw_key(&w, "error");
     if (j->http == 200) {
         jw_null(&w);
     } else {
         jw_open(&w, '{');
-        jw_key(&w, "message");
-        jw_cstr(&w, j->message ? j->message : "no memory for the message");
+        jw_field_str(&w, "message", j->message ? j->message : "no memory for the message");
         jw_close(&w, '}');
     }
     jw_close(&w, '}');

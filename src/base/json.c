@@ -228,6 +228,45 @@ void jw_null(jw *w)
     buf_puts(w->b, "null");
 }
 
+void jw_field_str(jw *w, const char *key, const char *v)
+{
+    jw_key(w, key);
+    if (v)
+        jw_cstr(w, v);
+    else
+        jw_null(w);
+}
+
+void jw_field_int(jw *w, const char *key, int64_t v)
+{
+    jw_key(w, key);
+    jw_int(w, v);
+}
+
+void jw_field_uint(jw *w, const char *key, uint64_t v)
+{
+    jw_key(w, key);
+    jw_uint(w, v);
+}
+
+void jw_field_double(jw *w, const char *key, double v)
+{
+    jw_key(w, key);
+    jw_double(w, v);
+}
+
+void jw_field_bool(jw *w, const char *key, bool v)
+{
+    jw_key(w, key);
+    jw_bool(w, v);
+}
+
+void jw_field_null(jw *w, const char *key)
+{
+    jw_key(w, key);
+    jw_null(w);
+}
+
 static int by_bytes(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);

@@ -51,6 +51,13 @@ void jw_logprob(jw *w, float v);
 void jw_bool(jw *w, bool v);
 void jw_null(jw *w);
 void jw_value(jw *w, const json_t *v); /* in the order of the parsed text */
+/* A key and its value. */
+void jw_field_str(jw *w, const char *key, const char *v); /* NULL: null */
+void jw_field_int(jw *w, const char *key, int64_t v);
+void jw_field_uint(jw *w, const char *key, uint64_t v);
+void jw_field_double(jw *w, const char *key, double v);
+void jw_field_bool(jw *w, const char *key, bool v);
+void jw_field_null(jw *w, const char *key);
 /* Canonical text: sorted keys (by bytes), no white space, every number as a double. */
 void jw_canonical(jw *w, const json_t *v);
 

@@ -18,49 +18,27 @@ static void put_digest(jw *w, const char *key, digest d)
 {
     char hex[33];
     digest_hex(d, hex);
-    jw_key(w, key);
-    jw_cstr(w, hex);
-}
-
-static void put_int(jw *w, const char *key, int64_t v)
-{
-    jw_key(w, key);
-    jw_int(w, v);
-}
-
-static void put_str(jw *w, const char *key, const char *v)
-{
-    jw_key(w, key);
-    jw_cstr(w, v);
-}
-
-static void put_double(jw *w, const char *key, double v)
-{
-    jw_key(w, key);
-    jw_double(w, v);
+    jw_field_str(w, key, hex);
 }
 
 static void put_config(jw *w, const config *c)
 {
     jw_key(w, "config");
     jw_open(w, '{');
-    put_str(w, "family", c->family_name);
-    put_int(w, "n_layer", c->n_layer);
-    put_int(w, "n_embd", c->n_embd);
-    put_int(w, "n_head", c->n_head);
-    put_int(w, "n_kv", c->n_kv);
-    put_int(w, "d_head", c->d_head);
-    put_int(w, "n_ff", c->n_ff);
-    put_int(w, "n_vocab", c->n_vocab);
-    put_double(w, "eps", (double)c->eps);
-    jw_key(w, "tied");
-    jw_bool(w, c->tied);
-    jw_key(w, "qk_norm");
-    jw_bool(w, c->qk_norm);
-    jw_key(w, "bias");
-    jw_int(w, c->qkv_bias + 2 * c->o_bias + 4 * c->mlp_bias);
-    put_double(w, "theta", c->theta);
-    put_int(w, "rope", (int64_t)c->rope);
+    jw_field_str(w, "family", c->family_name);
+    jw_field_int(w, "n_layer", c->n_layer);
+    jw_field_int(w, "n_embd", c->n_embd);
+    jw_field_int(w, "n_head", c->n_head);
+    jw_field_int(w, "n_kv", c->n_kv);
+    jw_field_int(w, "d_head", c->d_head);
+    jw_field_int(w, "n_ff", c->n_ff);
+    jw_field_int(w, "n_vocab", c->n_vocab);
+    jw_field_double(w, "eps", (double)c->eps);
+    jw_field_bool(w, "tied", c->tied);
+    jw_field_bool(w, "qk_norm", c->qk_norm);
+    jw_field_int(w, "bias", c->qkv_bias + 2 * c->o_bias + 4 * c->mlp_bias);
+    jw_field_double(w, "theta", c->theta);
+    jw_field_int(w, "rope", (int64_t)c->rope);
     const double rope[] = {c->factor,       c->low_freq,     c->high_freq,      c->beta_fast,
                            c->beta_slow,    c->mscale,       c->mscale_all_dim, c->attn_factor,
                            c->original_ctx, c->yarn_truncate};
@@ -72,7 +50,7 @@ static void put_config(jw *w, const config *c)
     jw_open(w, '[');
     for (int32_t i = 0; i < c->n_eos; i++) jw_int(w, c->eos[i]);
     jw_close(w, ']');
-    put_int(w, "bos", c->bos);
+    jw_field_int(w, "bos", c->bos);
     jw_close(w, '}');
 }
 
@@ -80,12 +58,12 @@ static void put_sampling(jw *w, const config *c)
 {
     jw_key(w, "sampling_defaults");
     jw_open(w, '{');
-    put_double(w, "temperature", c->temperature);
-    put_double(w, "top_p", c->top_p);
-    put_double(w, "min_p", c->min_p);
-    put_double(w, "repetition_penalty", c->repetition_penalty);
-    put_int(w, "top_k", c->top_k);
-    put_int(w, "max_new_tokens", c->max_new_tokens);
+    jw_field_double(w, "temperature", c->temperature);
+    jw_field_double(w, "top_p", c->top_p);
+    jw_field_double(w, "min_p", c->min_p);
+    jw_field_double(w, "repetition_penalty", c->repetition_penalty);
+    jw_field_int(w, "top_k", c->top_k);
+    jw_field_int(w, "max_new_tokens", c->max_new_tokens);
     jw_close(w, '}');
 }
 
@@ -93,18 +71,17 @@ static void put_policy(jw *w, const corun_engine *e)
 {
     const corun_engine_opts *o = &e->opts;
     const policy *p = e->policy;
-    put_str(w, "policy", p->name);
-    put_int(w, "page_tokens", o->page_tokens);
-    put_int(w, "attention_block", 128);
-    put_int(w, "attention_chunk", 512);
-    put_int(w, "n_ctx", o->n_ctx);
-    if (p->cut) put_int(w, "prompt_cut", p->cut);
-    if (p->width_moves) put_int(w, "decode_width", o->n_slot);
-    if (p->chunk_moves) put_int(w, "prefill_chunk", o->prefill_chunk);
-    put_str(w, "logprobs", o->processed_logprobs ? "processed" : "raw");
-    jw_key(w, "unnamed_rows");
-    jw_bool(w, o->allow_special_rows);
-    put_int(w, "ranks", 1);
+    jw_field_str(w, "policy", p->name);
+    jw_field_int(w, "page_tokens", o->page_tokens);
+    jw_field_int(w, "attention_block", 128);
+    jw_field_int(w, "attention_chunk", 512);
+    jw_field_int(w, "n_ctx", o->n_ctx);
+    if (p->cut) jw_field_int(w, "prompt_cut", p->cut);
+    if (p->width_moves) jw_field_int(w, "decode_width", o->n_slot);
+    if (p->chunk_moves) jw_field_int(w, "prefill_chunk", o->prefill_chunk);
+    jw_field_str(w, "logprobs", o->processed_logprobs ? "processed" : "raw");
+    jw_field_bool(w, "unnamed_rows", o->allow_special_rows);
+    jw_field_int(w, "ranks", 1);
 }
 
 corun_status identity_make(corun_engine *e)
@@ -116,19 +93,19 @@ corun_status identity_make(corun_engine *e)
     buf_init(&b, 1 << 16);
     jw_init(&w, &b);
     jw_open(&w, '{');
-    put_int(&w, "numerics", NUMERICS_VERSION);
-    put_str(&w, "backend", m->net->o->name);
-    if (*m->net->o->machine) put_str(&w, "machine", m->net->o->machine);
-    if (*m->golden) put_str(&w, "golden", m->golden);
-    put_str(&w, "weights_dtype", "bf16");
-    put_str(&w, "kv_dtype", "bf16");
+    jw_field_int(&w, "numerics", NUMERICS_VERSION);
+    jw_field_str(&w, "backend", m->net->o->name);
+    if (*m->net->o->machine) jw_field_str(&w, "machine", m->net->o->machine);
+    if (*m->golden) jw_field_str(&w, "golden", m->golden);
+    jw_field_str(&w, "weights_dtype", "bf16");
+    jw_field_str(&w, "kv_dtype", "bf16");
     put_digest(&w, "weights", m->net->weights);
     put_digest(&w, "tokenizer", bpe_digest(m->text));
     put_digest(&w, "template", m->prompt.digest);
     snprintf(date, sizeof date, "%04d-%02d-%02d", m->prompt.chat.year, m->prompt.chat.month,
              m->prompt.chat.day);
-    put_str(&w, "template_date", date);
-    put_str(&w, "unicode", unicode_library());
+    jw_field_str(&w, "template_date", date);
+    jw_field_str(&w, "unicode", unicode_library());
     put_config(&w, &m->net->cfg);
     put_sampling(&w, &m->net->cfg);
     put_policy(&w, e);

@@ -43,51 +43,33 @@ void levels_spec(const corun_model *m, const corun_engine_opts *o, audit_spec *o
                         .processed_logprobs = o->processed_logprobs};
 }
 
-static void put_text(jw *w, const char *key, const char *v)
-{
-    jw_key(w, key);
-    jw_cstr(w, v);
-}
-
-static void put_int(jw *w, const char *key, int64_t v)
-{
-    jw_key(w, key);
-    jw_int(w, v);
-}
-
-static void put_bool(jw *w, const char *key, bool v)
-{
-    jw_key(w, key);
-    jw_bool(w, v);
-}
-
 corun_status levels_identity(const corun_model *m, const audit_spec *s, buf *json, char key[33])
 {
     const ops *o = m->net->o;
     jw w;
     jw_init(&w, json);
     jw_open(&w, '{');
-    put_int(&w, "format", FORMAT);
-    put_text(&w, "backend", o->name);
-    put_text(&w, "isa", o->isa ? o->isa : "");
-    put_text(&w, "machine", o->machine);
-    put_text(&w, "sources", version_sources());
-    put_text(&w, "golden", m->golden);
-    put_int(&w, "threads", pool_size(m->threads));
-    put_int(&w, "n_embd", s->dims.n_embd);
-    put_int(&w, "n_head", s->dims.n_head);
-    put_int(&w, "n_kv", s->dims.n_kv);
-    put_int(&w, "d_head", s->dims.d_head);
-    put_int(&w, "n_ff", s->dims.n_ff);
-    put_int(&w, "n_vocab", s->dims.n_vocab);
-    put_bool(&w, "qkv_bias", s->qkv_bias);
-    put_bool(&w, "o_bias", s->o_bias);
-    put_bool(&w, "mlp_bias", s->mlp_bias);
-    put_bool(&w, "qk_norm", s->qk_norm);
-    put_int(&w, "width", s->width);
-    put_int(&w, "page_tokens", s->page_tokens);
-    put_int(&w, "n_ctx", s->n_ctx);
-    put_text(&w, "logprobs", s->processed_logprobs ? "processed" : "raw");
+    jw_field_int(&w, "format", FORMAT);
+    jw_field_str(&w, "backend", o->name);
+    jw_field_str(&w, "isa", o->isa ? o->isa : "");
+    jw_field_str(&w, "machine", o->machine);
+    jw_field_str(&w, "sources", version_sources());
+    jw_field_str(&w, "golden", m->golden);
+    jw_field_int(&w, "threads", pool_size(m->threads));
+    jw_field_int(&w, "n_embd", s->dims.n_embd);
+    jw_field_int(&w, "n_head", s->dims.n_head);
+    jw_field_int(&w, "n_kv", s->dims.n_kv);
+    jw_field_int(&w, "d_head", s->dims.d_head);
+    jw_field_int(&w, "n_ff", s->dims.n_ff);
+    jw_field_int(&w, "n_vocab", s->dims.n_vocab);
+    jw_field_bool(&w, "qkv_bias", s->qkv_bias);
+    jw_field_bool(&w, "o_bias", s->o_bias);
+    jw_field_bool(&w, "mlp_bias", s->mlp_bias);
+    jw_field_bool(&w, "qk_norm", s->qk_norm);
+    jw_field_int(&w, "width", s->width);
+    jw_field_int(&w, "page_tokens", s->page_tokens);
+    jw_field_int(&w, "n_ctx", s->n_ctx);
+    jw_field_str(&w, "logprobs", s->processed_logprobs ? "processed" : "raw");
     jw_close(&w, '}');
     TRY(buf_status(json));
     digest_hex(digest_of(json->data, json->len), key);
@@ -102,16 +84,15 @@ static void put_case(jw *w, const audit_case *c)
     char hex[33];
     digest_hex(c->bits, hex);
     jw_open(w, '{');
-    put_text(w, "op", ops_op_name(c->op));
-    put_text(w, "what", c->what);
-    put_text(w, "set", ops_set_name(c->set));
-    put_text(w, "level", ops_level_name(c->level));
-    put_text(w, "declared", ops_level_name(c->declared));
-    put_int(w, "compared", (int64_t)c->n_compared);
-    jw_key(w, "seconds");
-    jw_double(w, c->seconds);
-    put_text(w, "bits", hex);
-    put_text(w, "why", c->why);
+    jw_field_str(w, "op", ops_op_name(c->op));
+    jw_field_str(w, "what", c->what);
+    jw_field_str(w, "set", ops_set_name(c->set));
+    jw_field_str(w, "level", ops_level_name(c->level));
+    jw_field_str(w, "declared", ops_level_name(c->declared));
+    jw_field_int(w, "compared", (int64_t)c->n_compared);
+    jw_field_double(w, "seconds", c->seconds);
+    jw_field_str(w, "bits", hex);
+    jw_field_str(w, "why", c->why);
     jw_close(w, '}');
 }
 
@@ -122,12 +103,11 @@ corun_status levels_text(const audit_report *r, bool full, const buf *identity, 
     jw w;
     jw_init(&w, out);
     jw_open(&w, '{');
-    put_text(&w, "form", full ? "full" : "quick");
-    put_text(&w, "version", corun_version());
+    jw_field_str(&w, "form", full ? "full" : "quick");
+    jw_field_str(&w, "version", corun_version());
     jw_key(&w, "identity");
     jw_value(&w, id);
-    jw_key(&w, "seconds");
-    jw_double(&w, r->seconds);
+    jw_field_double(&w, "seconds", r->seconds);
     jw_key(&w, "cases");
     jw_open(&w, '[');
     for (size_t i = 0; i < r->n; i++) put_case(&w, &r->c[i]);

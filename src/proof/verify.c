@@ -279,26 +279,16 @@ static void print_table(const table *t, double seconds)
             t->n_broken ? "NOT every promise was kept" : "every promise was kept");
 }
 
-static void put(jw *w, const char *key, const char *text)
-{
-    jw_key(w, key);
-    jw_cstr(w, text);
-}
-
 static void put_column(jw *w, const table *t, const column *k)
 {
     jw_open(w, '{');
-    put(w, "policy", k->p->name);
-    put(w, "model", k->model);
-    put(w, "identity", k->identity);
-    jw_key(w, "level_too_low");
-    jw_bool(w, k->lower);
-    jw_key(w, "requests");
-    jw_uint(w, k->n_row);
-    jw_key(w, "tokens");
-    jw_int(w, k->n_tokens);
-    jw_key(w, "distinct_tokens");
-    jw_int(w, k->n_distinct);
+    jw_field_str(w, "policy", k->p->name);
+    jw_field_str(w, "model", k->model);
+    jw_field_str(w, "identity", k->identity);
+    jw_field_bool(w, "level_too_low", k->lower);
+    jw_field_uint(w, "requests", k->n_row);
+    jw_field_int(w, "tokens", k->n_tokens);
+    jw_field_int(w, "distinct_tokens", k->n_distinct);
     jw_key(w, "recipes");
     jw_open(w, '[');
     for (int i = 0; i < N_RECIPE; i++) {
@@ -306,17 +296,14 @@ static void put_column(jw *w, const table *t, const column *k)
         char letter[2] = {recipes[i].letter, 0};
         if (!wanted(t->o, recipes[i].letter)) continue;
         jw_open(w, '{');
-        put(w, "recipe", letter);
-        put(w, "name", recipes[i].name);
-        put(w, "verdict", verdict(k, c));
-        put(w, c->state == VF_NA ? "reason" : "exercised", c->seen);
-        jw_key(w, "tokens_compared");
-        jw_int(w, c->n_token);
-        jw_key(w, "differences");
-        jw_int(w, c->n_differ);
-        if (c->where[0]) put(w, c->n_differ ? "first_difference" : "missing", c->where);
-        jw_key(w, "seconds");
-        jw_double(w, c->seconds);
+        jw_field_str(w, "recipe", letter);
+        jw_field_str(w, "name", recipes[i].name);
+        jw_field_str(w, "verdict", verdict(k, c));
+        jw_field_str(w, c->state == VF_NA ? "reason" : "exercised", c->seen);
+        jw_field_int(w, "tokens_compared", c->n_token);
+        jw_field_int(w, "differences", c->n_differ);
+        if (c->where[0]) jw_field_str(w, c->n_differ ? "first_difference" : "missing", c->where);
+        jw_field_double(w, "seconds", c->seconds);
         jw_close(w, '}');
     }
     jw_close(w, ']');
@@ -328,11 +315,10 @@ static void put_json(const table *t, buf *b)
     jw w;
     jw_init(&w, b);
     jw_open(&w, '{');
-    put(&w, "version", corun_version());
-    put(&w, "model", t->o->model.path);
-    put(&w, "form", t->o->quick ? "quick" : "full");
-    jw_key(&w, "kept");
-    jw_bool(&w, t->n_broken == 0);
+    jw_field_str(&w, "version", corun_version());
+    jw_field_str(&w, "model", t->o->model.path);
+    jw_field_str(&w, "form", t->o->quick ? "quick" : "full");
+    jw_field_bool(&w, "kept", t->n_broken == 0);
     jw_key(&w, "columns");
     jw_open(&w, '[');
     for (size_t i = 0; i < t->n_col; i++) put_column(&w, t, &t->col[i]);
