@@ -7,13 +7,19 @@
 #include <cmocka.h>
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include <event2/event.h>
 
 #include "app/http.h"
 
@@ -29,6 +35,22 @@ typedef struct room {
 } room;
 
 static void nap(void) { usleep(2000); }
+
+static atomic_bool endless; /* a client that takes whatever it is given, at once */
+
+ssize_t sendfile(int to, int from, off_t *at, size_t n)
+{
+    if (!endless) return syscall(SYS_sendfile, to, from, at, n);
+    if (n > 4096) n = 4096;
+    *at += (off_t)n;
+    return (ssize_t)n;
+}
+
+static atomic_long fails_in; /* the n-th allocation of libevent from now on fails; 0: none does */
+
+static bool fails(void) { return fails_in > 0 && --fails_in == 0; }
+static void *get(size_t n) { return fails() ? NULL : malloc(n); }
+static void *get_more(void *p, size_t n) { return fails() ? NULL : realloc(p, n); }
 
 static void *run_stream(void *arg)
 {
@@ -87,13 +109,19 @@ static void on_call(void *ctx, http_call *c)
         pthread_create(&r->thread[r->n_thread++], NULL, run, c);
     } else if (strcmp(p, "/hold") == 0) {
         r->held = c;
-    } else if (strcmp(p, "/file") == 0) {
+    } else if (strcmp(p, "/file") == 0 || strcmp(p, "/short") == 0) {
         FILE *f = tmpfile();
         fputs("of a file", f);
         fflush(f);
         int fd = dup(fileno(f));
         fclose(f);
-        http_reply_file(c, "text/plain", fd, 9);
+        http_reply_file(c, "text/plain", fd, strcmp(p, "/file") == 0 ? 9 : 10);
+    } else if (strcmp(p, "/endless") == 0) {
+        http_reply_file(c, "text/plain", open("/dev/null", O_RDONLY | O_CLOEXEC), 1ull << 50);
+    } else if (strcmp(p, "/broken") == 0) {
+        http_stream_begin(c, 200, "text/plain", NULL, 0);
+        http_stream_put(c, "some", 4);
+        http_stream_break(c);
     } else {
         size_t n;
         const char *body = http_body(c, &n);
@@ -107,7 +135,7 @@ static void on_gone(void *ctx, http_call *c)
     room *r = ctx;
     const char *p = http_path(c);
     r->gone++;
-    bool threads = strcmp(p, "/stream") == 0 || strcmp(p, "/flood") == 0;
+    bool threads = strcmp(p, "/stream") == 0 || strcmp(p, "/flood") == 0 || strcmp(p, "/late") == 0;
     if (!threads && strcmp(p, "/hold") != 0) http_reply(c, 500, "text/plain", NULL, 0, "", 0);
 }
 
@@ -363,6 +391,142 @@ static void test_gone_drain_close(void **state)
     close(two);
 }
 
+/* ---- one client does not cost the others ----------------------------------------------------- */
+
+static void test_turns(void **state)
+{
+    (void)state;
+    room r;
+    const http_limits l = http_limits_default();
+    open_room(&r, &l);
+    int fd = dial(&r);
+    endless = true;
+    say(fd, "GET /endless HTTP/1.1\r\n" HOST "\r\n");
+    for (int i = 0; i < 1000 && !r.calls; i++) nap();
+    for (int i = 0; i < 20; i++)
+        ask(&r, "GET / HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n", "HTTP/1.1 200 ");
+    endless = false;
+    close(fd);
+    close_room(&r);
+}
+
+/* Requests ahead of their time do not hide that their client goes. */
+static void test_ahead(void **state)
+{
+    (void)state;
+    enum { MUCH = 100000 };
+    static char ahead[MUCH + 1], got[4096];
+    room r;
+    const http_limits l = http_limits_default();
+    memset(ahead, 'x', MUCH);
+    open_room(&r, &l);
+    for (int i = 0; i < 2; i++) {
+        int fd = dial(&r), n = r.gone;
+        http_call *c = hold(&r, fd);
+        say(fd, ahead);
+        if (i == 1) { /* more than the server's system buffers */
+            fcntl(fd, F_SETFL, O_NONBLOCK);
+            for (int k = 0; k < 200; k++)
+                if (send(fd, ahead, MUCH, MSG_NOSIGNAL) < 0 && errno != EAGAIN) break;
+        }
+        close(fd);
+        for (int k = 0; k < 1000 && r.gone == n; k++) nap();
+        assert_int_equal(r.gone, n + 1);
+        http_reply(c, 200, "text/plain", NULL, 0, "x", 1);
+    }
+    int fd = dial(&r); /* it stays: the reply comes, and is the last one */
+    http_call *c = hold(&r, fd);
+    say(fd, ahead);
+    usleep(50000);
+    http_reply(c, 200, "text/plain", NULL, 0, "answer", 6);
+    assert_true(hear(fd, got, sizeof got, NULL));
+    assert_non_null(strstr(got, "Connection: close\r\n"));
+    assert_non_null(strstr(got, "\r\n\r\nanswer"));
+    close(fd);
+    close_room(&r);
+}
+
+/* ---- a reply is whole, or its end is missing ------------------------------------------------- */
+
+/* The body of a reply that was sent whole, or NULL. */
+static const char *body_of(const char *got, char *to)
+{
+    const char *p = strstr(got, "\r\n\r\n"), *length = strstr(got, "Content-Length: ");
+    if (!p) return NULL;
+    p += 4;
+    if (length) return strlen(p) == strtoul(length + 16, NULL, 10) ? strcpy(to, p) : NULL;
+    for (*to = 0;;) { /* chunks */
+        char *end;
+        size_t n = strtoul(p, &end, 16);
+        if (end == p || strncmp(end, "\r\n", 2) != 0) return NULL;
+        if (n == 0) return strcmp(end, "\r\n\r\n") == 0 ? to : NULL;
+        if (strlen(end) < n + 4) return NULL;
+        strncat(to, end + 2, n);
+        p = end + 4 + n;
+    }
+}
+
+static void test_broken(void **state)
+{
+    (void)state;
+    static char got[4096], body[4096];
+    room r;
+    const http_limits l = http_limits_default();
+    open_room(&r, &l);
+    static const char *const path[] = {"/broken", "/short"};
+    for (int i = 0; i < 2; i++) {
+        char text[64];
+        int fd = dial(&r);
+        snprintf(text, sizeof text, "GET %s HTTP/1.1\r\n" HOST "\r\n", path[i]);
+        say(fd, text);
+        assert_true(hear(fd, got, sizeof got, NULL)); /* the connection ends */
+        assert_null(body_of(got, body));
+        close(fd);
+    }
+    close_room(&r);
+    assert_int_equal(r.gone, 0);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    enum { BIG = 20000 };
+    static char text[2 * BIG], stream[8192], big[BIG + 1], got[4 * BIG], body[4 * BIG];
+    int cut = 0, whole = 0;
+    memset(big, 'b', BIG);
+    for (int i = 0; i < 100; i++) sprintf(stream + strlen(stream), "7-%d;", i);
+    const char *const want[] = {big, stream, "of a file", "late"};
+    const char *const path[] = {"/", "/stream?n=7", "/file", "/late"};
+    for (int k = 1; k < 24; k++)
+        for (int i = 0; i < 4; i++) {
+            room r;
+            const http_limits l = http_limits_default();
+            open_room(&r, &l);
+            int fd = dial(&r);
+            say(fd, "GET / HTTP/1.1\r\n" HOST "\r\n");
+            assert_true(hear(fd, got, sizeof got, "Content-Length: 0\r\n\r\n"));
+            snprintf(text, sizeof text, "POST %s HTTP/1.1\r\n" HOST "Content-Length: %zu\r\n\r\n%s",
+                     path[i], i ? (size_t)0 : strlen(big), i ? "" : big);
+            fails_in = k;
+            say(fd, text);
+            const char *b = NULL;
+            ssize_t n = 0, more = 1;
+            for (*got = 0; !(b = body_of(got, body)) && more > 0; n += more) {
+                more = recv(fd, got + n, sizeof got - 1 - (size_t)n, 0);
+                if (more < 0) assert_int_not_equal(errno, EAGAIN); /* else the connection ends */
+                got[n + (more > 0 ? more : 0)] = 0;
+            }
+            fails_in = 0;
+            if (b) assert_string_equal(b, want[i]);
+            whole += b != NULL;
+            cut += b == NULL;
+            close(fd);
+            ask(&r, "GET / HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n", "HTTP/1.1 200 ");
+            close_room(&r);
+        }
+    assert_true(cut > 3 && whole > 30);
+}
+
 static int descriptors(void)
 {
     int n = 0;
@@ -398,6 +562,11 @@ int main(void)
         T(test_slow_readers),
         T(test_streams),
         T(test_gone_drain_close),
+        T(test_turns),
+        T(test_ahead),
+        T(test_broken),
+        T(test_no_memory),
     };
+    event_set_mem_functions(get, get_more, free);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/eventfd.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,7 +30,9 @@
 #define TICK      0.25 /* seconds between looks at the limits of time */
 #define BLANK_MAX 8
 #define LINGER_S  2 /* for a client to read a reply that came before it had sent all */
-#define PIECE     ((size_t)64 << 10)
+#define PIECE     ((size_t)64 << 10)   /* read from a connection before the others' turn */
+#define TURN      ((size_t)256 << 10)  /* written to one */
+#define DROP_MAX  ((uint64_t)64 << 20) /* bytes that a connection may send unread */
 
 typedef enum conn_state { HEAD, BODY, ANSWER, FLUSH, LINGER } conn_state;
 
@@ -44,11 +47,15 @@ typedef struct conn {
     size_t looked;  /* of them, for the end of the head */
     unsigned blank; /* empty lines before it */
     struct evbuffer *out;
+    int file; /* sent after `out`; -1: none */
+    off_t file_at;
+    uint64_t file_left;
     http_call *call;
     double since, moved; /* the state began; bytes came or went */
-    uint64_t got;        /* bytes of the body that came over the wire */
+    uint64_t got;        /* bytes that came over the wire: of the body, or dropped */
     bool fresh;          /* no request yet */
-    bool last;           /* closed when `out` is sent */
+    bool last;           /* closed when all is sent */
+    bool deaf;           /* what comes is dropped */
 } conn;
 
 struct http_call {
@@ -61,11 +68,16 @@ struct http_call {
     size_t limit, counted; /* of the body; its bytes in `bodies` */
     corun_status (*put)(void *ctx, const char *data, size_t len);
     void *put_ctx, *data;
+    size_t number; /* the owner's */
     http_call *next_news;
     /* under the lock */
     struct evbuffer *out;
+    int file; /* to be sent after it; -1: none */
+    uint64_t file_len;
     size_t unsent;
-    bool news, begun, ended, gone, cut, whole; /* whole: the body is read */
+    bool news, begun, ended, gone;
+    bool cut;   /* the connection is to end: its client reads too slowly, or bytes were lost */
+    bool whole; /* the body is read, and the connection may have another request */
 };
 
 struct http {
@@ -101,14 +113,6 @@ http_limits http_limits_default(void)
                          .write_s = 30};
 }
 
-/* A buffer whose files are sent by sendfile: nothing is mapped. */
-static struct evbuffer *new_out(void)
-{
-    struct evbuffer *b = evbuffer_new();
-    if (b) evbuffer_set_flags(b, EVBUFFER_FLAG_DRAINS_TO_FD);
-    return b;
-}
-
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 static void free_http(http *s);
@@ -119,6 +123,7 @@ static void free_call(http_call *c)
     http_head_free(&c->head);
     buf_free(&c->body);
     if (c->out) evbuffer_free(c->out);
+    if (c->file >= 0) close(c->file);
     pthread_mutex_lock(&s->lock);
     s->n.alive--;
     bool last = --s->n_call == 0 && s->dead;
@@ -164,6 +169,7 @@ static void free_conn(conn *k)
     event_free(k->writable);
     evbuffer_free(k->out);
     buf_free(&k->in);
+    if (k->file >= 0) close(k->file);
     close(k->fd);
     if (k->prev)
         k->prev->next = k->next;
@@ -201,34 +207,8 @@ static void drop(conn *k)
 
 /* ---- what goes out --------------------------------------------------------------------------- */
 
-static const char *reason(int status)
-{
-    static const struct {
-        int status;
-        const char *text;
-    } list[] = {{200, "OK"},
-                {400, "Bad Request"},
-                {401, "Unauthorized"},
-                {403, "Forbidden"},
-                {404, "Not Found"},
-                {405, "Method Not Allowed"},
-                {408, "Request Timeout"},
-                {409, "Conflict"},
-                {413, "Content Too Large"},
-                {417, "Expectation Failed"},
-                {429, "Too Many Requests"},
-                {431, "Request Header Fields Too Large"},
-                {500, "Internal Server Error"},
-                {501, "Not Implemented"},
-                {503, "Service Unavailable"},
-                {507, "Insufficient Storage"},
-                {505, "HTTP Version Not Supported"}};
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        if (list[i].status == status) return list[i].text;
-    return "Status";
-}
-
-static void put_head(struct evbuffer *b, int status, const char *type, const http_field *f,
+/* False, here and below: no memory; the reply is not whole. */
+static bool put_head(struct evbuffer *b, int status, const char *type, const http_field *f,
                      size_t n_field, bool keep)
 {
     char date[64];
@@ -236,11 +216,11 @@ static void put_head(struct evbuffer *b, int status, const char *type, const htt
     time_t now = time(NULL);
     gmtime_r(&now, &tm);
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-    evbuffer_add_printf(b, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n", status,
-                        reason(status), date, type);
+    bool ok = evbuffer_add_printf(b, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n", status,
+                                  http_head_reason(status), date, type) >= 0;
     for (size_t i = 0; i < n_field; i++)
-        evbuffer_add_printf(b, "%s: %s\r\n", f[i].name, f[i].value);
-    if (!keep) evbuffer_add_printf(b, "Connection: close\r\n");
+        ok = ok && evbuffer_add_printf(b, "%s: %s\r\n", f[i].name, f[i].value) >= 0;
+    return ok && (keep || evbuffer_add_printf(b, "Connection: close\r\n") >= 0);
 }
 
 static bool flush(conn *k);
@@ -254,9 +234,12 @@ static void refuse(conn *k, int status, const char *why)
                      "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
                      "\"code\":null}}",
                      why, status >= 500 ? "server_error" : "invalid_request_error");
-    put_head(k->out, status, "application/json", NULL, 0, false);
-    evbuffer_add_printf(k->out, "Content-Length: %d\r\n%s\r\n%s", n,
-                        status == 503 ? "Retry-After: 1\r\n" : "", body);
+    if (!put_head(k->out, status, "application/json", NULL, 0, false) ||
+        evbuffer_add_printf(k->out, "Content-Length: %d\r\n%s\r\n%s", n,
+                            status == 503 ? "Retry-After: 1\r\n" : "", body) < 0) {
+        drop(k);
+        return;
+    }
     k->last = true;
     k->state = FLUSH;
     k->since = clock_seconds();
@@ -270,6 +253,8 @@ static bool sent(conn *k)
 {
     if (k->state != FLUSH) return true;
     k->since = k->moved = clock_seconds();
+    if (k->file >= 0) close(k->file);
+    k->file = -1;
     if (k->last || k->s->draining) {
         shutdown(k->fd, SHUT_WR);
         k->state = LINGER;
@@ -284,26 +269,44 @@ static bool sent(conn *k)
     return false; /* it may be gone: the caller looks no more */
 }
 
+static bool unsent(const conn *k) { return evbuffer_get_length(k->out) || k->file_left; }
+
+/* Writes at most `most` bytes: their number, or -1 and errno. */
+static ssize_t write_some(conn *k, size_t most)
+{
+    if (evbuffer_get_length(k->out)) return evbuffer_write_atmost(k->out, k->fd, (ev_ssize_t)most);
+    if (most > k->file_left) most = (size_t)k->file_left;
+    ssize_t n = sendfile(k->fd, k->file, &k->file_at, most);
+    if (n > 0) k->file_left -= (uint64_t)n;
+    if (n != 0) return n;
+    errno = EIO; /* the file has become shorter */
+    return -1;
+}
+
+/* Sends what there is, and no more than TURN at once: the loop comes back for the rest. */
 static bool flush(conn *k)
 {
-    size_t before = evbuffer_get_length(k->out);
-    while (evbuffer_get_length(k->out)) {
-        int n = evbuffer_write(k->out, k->fd);
-        if (n > 0) continue;
-        if (n == 0) break; /* how sendfile says that there is no room */
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) break;
+    size_t done = 0;
+    while (unsent(k) && done < TURN) {
+        ssize_t n = write_some(k, TURN - done);
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+        if (n <= 0) {
+            drop(k);
+            return false;
+        }
+        done += (size_t)n;
+    }
+    if (done) k->moved = clock_seconds();
+    if (k->call) {
+        pthread_mutex_lock(&k->s->lock);
+        k->call->unsent = evbuffer_get_length(k->out) + evbuffer_get_length(k->call->out);
+        pthread_mutex_unlock(&k->s->lock);
+    }
+    bool want = unsent(k);
+    if (want && !k->writing && event_add(k->writable, NULL) != 0) {
         drop(k);
         return false;
     }
-    size_t left = evbuffer_get_length(k->out);
-    if (left != before) k->moved = clock_seconds();
-    if (k->call) {
-        pthread_mutex_lock(&k->s->lock);
-        k->call->unsent = left + evbuffer_get_length(k->call->out);
-        pthread_mutex_unlock(&k->s->lock);
-    }
-    bool want = left > 0;
-    if (want && !k->writing) event_add(k->writable, NULL);
     if (!want && k->writing) event_del(k->writable);
     k->writing = want;
     return want ? true : sent(k);
@@ -323,8 +326,14 @@ static void take_news(http_call *c)
     pthread_mutex_lock(&s->lock);
     c->news = false;
     bool ended = c->ended, cut = c->cut, whole = c->whole;
-    if (k && !evbuffer_get_length(k->out)) k->moved = clock_seconds();
-    if (k) evbuffer_add_buffer(k->out, c->out);
+    if (k && !unsent(k)) k->moved = clock_seconds();
+    if (k && evbuffer_add_buffer(k->out, c->out) != 0) cut = true;
+    if (k && c->file >= 0) {
+        k->file = c->file;
+        k->file_at = 0;
+        k->file_left = c->file_len;
+        c->file = -1;
+    }
     if (cut && k) s->n.cut_off++;
     pthread_mutex_unlock(&s->lock);
     if (!k) {
@@ -474,12 +483,13 @@ static void begin(conn *k, size_t head)
     http *s = k->s;
     http_call *c;
     const char *why;
-    if (!MEM_NEW(c, 1) || !(c->out = new_out())) {
+    if (!MEM_NEW(c, 1) || !(c->out = evbuffer_new())) {
         mem_free(c);
         drop(k);
         return;
     }
     c->s = s;
+    c->file = -1;
     c->limit = s->l.body;
     pthread_mutex_lock(&s->lock);
     s->n.calls++;
@@ -516,7 +526,10 @@ static void begin(conn *k, size_t head)
     }
     buf_init(&c->body, c->limit + 1);
     if (c->head.expect && (c->head.chunked || c->left)) {
-        evbuffer_add_printf(k->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        if (evbuffer_add_printf(k->out, "HTTP/1.1 100 Continue\r\n\r\n") < 0) {
+            drop(k);
+            return;
+        }
         if (!flush(k)) return;
     }
     feed(k);
@@ -544,6 +557,19 @@ static void next_request(conn *k)
     if (head) begin(k, head);
 }
 
+/* More requests came ahead of their time than are kept: they are dropped, and the connection ends
+ * with the reply that is awaited. It is still read, so that the client's going is seen. */
+static void stop_listening(conn *k)
+{
+    k->deaf = true;
+    k->in.len = 0;
+    k->got = 0;
+    if (!k->call) return;
+    pthread_mutex_lock(&k->s->lock);
+    k->call->whole = false;
+    pthread_mutex_unlock(&k->s->lock);
+}
+
 static void on_readable(evutil_socket_t fd, short what, void *arg)
 {
     conn *k = arg;
@@ -560,9 +586,9 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
         drop(k);
         return;
     }
-    if (k->state == LINGER) {
+    if (k->state == LINGER || k->deaf) {
         k->got += (uint64_t)n;
-        if (k->got > ((uint64_t)64 << 20)) drop(k);
+        if (k->got > DROP_MAX) drop(k);
         return;
     }
     if (k->state == HEAD && k->in.len == 0) k->since = clock_seconds();
@@ -577,7 +603,9 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
         next_request(k);
     else if (k->state == BODY)
         feed(k);
-    else if (k->in.len > k->s->l.head) /* requests ahead of their time: later */
+    else if (k->in.len > k->s->l.head && k->state == ANSWER)
+        stop_listening(k);
+    else if (k->in.len > k->s->l.head) /* requests ahead of their time: when all is sent */
         set_read(k, false);
 }
 
@@ -594,10 +622,11 @@ static void add_conn(http *s, int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     k->s = s;
     k->fd = fd;
+    k->file = -1;
     k->fresh = true;
     k->since = k->moved = clock_seconds();
     buf_init(&k->in, s->l.head + 2 * PIECE);
-    k->out = new_out();
+    k->out = evbuffer_new();
     k->readable = event_new(s->base, fd, EV_READ | EV_PERSIST, on_readable, k);
     k->writable = event_new(s->base, fd, EV_WRITE | EV_PERSIST, on_writable, k);
     if (!k->out || !k->readable || !k->writable) {
@@ -645,7 +674,7 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
 static const char *late(const conn *k, double now)
 {
     const http_limits *l = &k->s->l;
-    if (evbuffer_get_length(k->out) && now - k->moved > l->write_s) return "";
+    if (unsent(k) && now - k->moved > l->write_s) return "";
     switch (k->state) {
     case HEAD:
         if (k->in.len == 0 && !k->fresh) return now - k->since > l->idle_s ? "" : NULL;
@@ -671,7 +700,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         after = k->next;
         const char *why = late(k, now);
         if (!why) continue;
-        bool reader = evbuffer_get_length(k->out) > 0, linger = k->state == LINGER;
+        bool reader = unsent(k), linger = k->state == LINGER;
         pthread_mutex_lock(&s->lock);
         if (reader)
             s->n.cut_off++;
@@ -850,6 +879,8 @@ const char *http_body(const http_call *c, size_t *len)
 
 void http_set_data(http_call *c, void *data) { c->data = data; }
 void *http_data(const http_call *c) { return c->data; }
+void http_set_number(http_call *c, size_t number) { c->number = number; }
+size_t http_number(const http_call *c) { return c->number; }
 
 bool http_is_gone(const http_call *c)
 {
@@ -881,15 +912,16 @@ static bool end(http_call *c)
 
 static bool keeps(const http_call *c) { return c->whole && !c->head.close && !c->s->draining; }
 
+static bool no_body(const http_call *c) { return strcmp(c->head.method, "HEAD") == 0; }
+
 void http_reply(http_call *c, int status, const char *type, const http_field *f, size_t n_field,
                 const char *data, size_t len)
 {
     pthread_mutex_lock(&c->s->lock);
-    if (!c->gone) {
-        put_head(c->out, status, type, f, n_field, keeps(c));
-        evbuffer_add_printf(c->out, "Content-Length: %zu\r\n\r\n", len);
-        if (strcmp(c->head.method, "HEAD") != 0) evbuffer_add(c->out, data, len);
-    }
+    if (!c->gone)
+        c->cut |= !put_head(c->out, status, type, f, n_field, keeps(c)) ||
+                  evbuffer_add_printf(c->out, "Content-Length: %zu\r\n\r\n", len) < 0 ||
+                  (!no_body(c) && evbuffer_add(c->out, data, len) != 0);
     bool mine = end(c);
     pthread_mutex_unlock(&c->s->lock);
     if (mine) free_call(c);
@@ -898,16 +930,15 @@ void http_reply(http_call *c, int status, const char *type, const http_field *f,
 void http_reply_file(http_call *c, const char *type, int fd, uint64_t len)
 {
     pthread_mutex_lock(&c->s->lock);
-    bool sends = false;
     if (!c->gone) {
-        put_head(c->out, 200, type, NULL, 0, keeps(c));
-        evbuffer_add_printf(c->out, "Content-Length: %llu\r\n\r\n", (unsigned long long)len);
-        if (strcmp(c->head.method, "HEAD") != 0 && len > 0)
-            sends = evbuffer_add_file(c->out, fd, 0, (ev_off_t)len) == 0;
+        c->cut |= !put_head(c->out, 200, type, NULL, 0, keeps(c)) ||
+                  evbuffer_add_printf(c->out, "Content-Length: %llu\r\n\r\n",
+                                      (unsigned long long)len) < 0;
     }
+    c->file = fd;
+    c->file_len = no_body(c) ? 0 : len;
     bool mine = end(c);
     pthread_mutex_unlock(&c->s->lock);
-    if (!sends) close(fd);
     if (mine) free_call(c);
 }
 
@@ -918,37 +949,47 @@ void http_stream_begin(http_call *c, int status, const char *type, const http_fi
     c->begun = true;
     if (c->head.old) c->whole = false; /* its end is the connection's */
     if (!c->gone) {
-        put_head(c->out, status, type, f, n_field, keeps(c));
-        evbuffer_add_printf(c->out, "%s\r\n", c->head.old ? "" : "Transfer-Encoding: chunked\r\n");
+        const char *how = c->head.old ? "" : "Transfer-Encoding: chunked\r\n";
+        c->cut |= !put_head(c->out, status, type, f, n_field, keeps(c)) ||
+                  evbuffer_add_printf(c->out, "%s\r\n", how) < 0;
         tell(c);
     }
     pthread_mutex_unlock(&c->s->lock);
+}
+
+/* One piece of a stream. */
+static bool put_chunk(http_call *c, const char *data, size_t len)
+{
+    if (c->head.old) return evbuffer_add(c->out, data, len) == 0;
+    return evbuffer_add_printf(c->out, "%zx\r\n", len) >= 0 &&
+           evbuffer_add(c->out, data, len) == 0 && evbuffer_add(c->out, "\r\n", 2) == 0;
 }
 
 bool http_stream_put(http_call *c, const char *data, size_t len)
 {
     pthread_mutex_lock(&c->s->lock);
     bool ok = !c->gone && !c->cut;
-    if (ok && len && strcmp(c->head.method, "HEAD") != 0) {
-        if (!c->head.old) evbuffer_add_printf(c->out, "%zx\r\n", len);
-        evbuffer_add(c->out, data, len);
-        if (!c->head.old) evbuffer_add(c->out, "\r\n", 2);
+    if (ok && len && !no_body(c)) {
+        ok = put_chunk(c, data, len);
         c->unsent += len;
-        if (c->unsent > c->s->l.unsent) {
-            c->cut = true;
-            ok = false;
-        }
+        ok = ok && c->unsent <= c->s->l.unsent;
+        c->cut = !ok;
         tell(c);
     }
     pthread_mutex_unlock(&c->s->lock);
     return ok;
 }
 
-void http_stream_end(http_call *c)
+static void end_stream(http_call *c, bool whole)
 {
     pthread_mutex_lock(&c->s->lock);
-    if (!c->gone && !c->cut && !c->head.old) evbuffer_add(c->out, "0\r\n\r\n", 5);
+    if (!c->gone && !c->cut && !c->head.old && whole && !no_body(c))
+        whole = evbuffer_add(c->out, "0\r\n\r\n", 5) == 0;
+    c->cut |= !whole;
     bool mine = end(c);
     pthread_mutex_unlock(&c->s->lock);
     if (mine) free_call(c);
 }
+
+void http_stream_end(http_call *c) { end_stream(c, true); }
+void http_stream_break(http_call *c) { end_stream(c, false); }

@@ -74,6 +74,8 @@ const char *http_body(const http_call *c,
                       size_t *len);           /* as it came; empty where a reader took it */
 void http_set_data(http_call *c, void *data); /* the owner's own */
 void *http_data(const http_call *c);
+void http_set_number(http_call *c, size_t number); /* the same, a number: set in `head` */
+size_t http_number(const http_call *c);
 bool http_is_gone(const http_call *c);
 
 /* In `head` only. */
@@ -92,13 +94,17 @@ typedef struct http_field {
 /* Sends a whole reply; the bytes are copied. The call ends. */
 void http_reply(http_call *c, int status, const char *type, const http_field *f, size_t n_field,
                 const char *data, size_t len);
-/* The same with a file's bytes, which are sent from the open fd (taken over). */
+/* The same with a file's bytes, which are sent from the open fd (taken over). A file that is
+ * shorter by then ends the connection. */
 void http_reply_file(http_call *c, const char *type, int fd, uint64_t len);
 /* A reply that comes in pieces (chunked). */
 void http_stream_begin(http_call *c, int status, const char *type, const http_field *f,
                        size_t n_field);
-/* False when the client is gone or too slow: the owner should cancel its work and end the call. */
+/* False when the client is gone or too slow, or memory is short, which ends the connection: the
+ * owner should cancel its work and end the call. */
 bool http_stream_put(http_call *c, const char *data, size_t len);
 void http_stream_end(http_call *c);
+/* Ends the call and the connection in the middle: the client sees that the reply is not whole. */
+void http_stream_break(http_call *c);
 
 #endif

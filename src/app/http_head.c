@@ -267,3 +267,30 @@ int http_chunks_read(http_chunks *c, const char *data, size_t len, size_t *used,
     }
     return 0;
 }
+
+const char *http_head_reason(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } list[] = {{200, "OK"},
+                {400, "Bad Request"},
+                {401, "Unauthorized"},
+                {403, "Forbidden"},
+                {404, "Not Found"},
+                {405, "Method Not Allowed"},
+                {408, "Request Timeout"},
+                {409, "Conflict"},
+                {413, "Content Too Large"},
+                {417, "Expectation Failed"},
+                {429, "Too Many Requests"},
+                {431, "Request Header Fields Too Large"},
+                {500, "Internal Server Error"},
+                {501, "Not Implemented"},
+                {503, "Service Unavailable"},
+                {507, "Insufficient Storage"},
+                {505, "HTTP Version Not Supported"}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i].status == status) return list[i].text;
+    return "Status";
+}

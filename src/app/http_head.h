@@ -27,6 +27,7 @@ size_t http_head_end(const char *text, size_t len, size_t from);
 int http_head_read(http_head *h, const char *text, size_t len, const char **why);
 void http_head_free(http_head *h);
 const char *http_head_field(const http_head *h, const char *name); /* NULL: not there */
+const char *http_head_reason(int status);                          /* of a reply's first line */
 
 /* A body in chunks, piece by piece. */
 typedef struct http_chunks {
