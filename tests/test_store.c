@@ -455,10 +455,10 @@ static void test_sweep(void **state)
     bool found;
     snprintf(path, sizeof path, "%s/files/%s", a.folder, f.id);
     assert_int_equal(truncate(path, 2), 0);
-    assert_int_equal(store_file_open(a.s, f.id, &fd, &bytes, &found), CORUN_EIO);
+    assert_int_equal(store_file_open(a.s, f.id, &fd, &bytes, &found), CORUN_EFORMAT);
     assert_non_null(strstr(err_text(), "has 2 bytes, 4 were written"));
     unlink(path);
-    assert_int_equal(store_file_open(a.s, f.id, &fd, &bytes, &found), CORUN_EIO);
+    assert_int_equal(store_file_open(a.s, f.id, &fd, &bytes, &found), CORUN_EFORMAT);
     end(&a);
 }
 
@@ -521,13 +521,173 @@ static void test_no_room(void **state)
     end(&a);
 }
 
+/* ---- a log that cannot be synced ------------------------------------------------------------- */
+
+static sqlite3_vfs shim;
+static const sqlite3_vfs *real_vfs;
+static sqlite3_io_methods log_methods;
+static int (*real_sync)(sqlite3_file *f, int flags);
+static bool sync_fails;
+
+static int log_sync(sqlite3_file *f, int flags)
+{
+    return sync_fails ? SQLITE_IOERR_FSYNC : real_sync(f, flags);
+}
+
+static int shim_open(sqlite3_vfs *v, const char *name, sqlite3_file *f, int flags, int *out)
+{
+    (void)v;
+    int rc = real_vfs->xOpen((sqlite3_vfs *)(uintptr_t)real_vfs, name, f, flags, out);
+    if (rc != SQLITE_OK || !(flags & SQLITE_OPEN_WAL)) return rc;
+    log_methods = *f->pMethods;
+    real_sync = log_methods.xSync;
+    log_methods.xSync = log_sync;
+    f->pMethods = &log_methods;
+    return rc;
+}
+
+static int use_shim(void **state)
+{
+    (void)state;
+    real_vfs = sqlite3_vfs_find(NULL);
+    shim = *real_vfs;
+    shim.xOpen = shim_open;
+    shim.zName = "shim";
+    return sqlite3_vfs_register(&shim, 1) == SQLITE_OK ? 0 : -1;
+}
+
+static int leave_shim(void **state)
+{
+    (void)state;
+    sync_fails = false;
+    return sqlite3_vfs_unregister(&shim) == SQLITE_OK ? 0 : -1;
+}
+
+/* What a server finds after this moment's crash: every file that the database names is there, and
+ * no other. Their number, and how many of the batches have completed. */
+static size_t crash(const at *a, size_t *completed)
+{
+    char cmd[300];
+    at b = {0};
+    store_file *f;
+    store_batch *x;
+    size_t n, n_batch;
+    bool more, found;
+    const store_page all = {.limit = 100};
+    snprintf(b.folder, sizeof b.folder, "%.50s.crash", a->folder);
+    snprintf(cmd, sizeof cmd, "rm -rf %s && cp -r %s %s", b.folder, a->folder, b.folder);
+    assert_int_equal(system(cmd), 0);
+    OK(store_open(&b.s, b.folder));
+    OK(store_file_list(b.s, &all, NULL, &f, &n, &more, &found));
+    for (size_t i = 0; i < n; i++) {
+        int fd;
+        uint64_t bytes;
+        if (store_file_open(b.s, f[i].id, &fd, &bytes, &found) != CORUN_OK)
+            fail_msg("a file is lost: %s", err_text());
+        assert_true(found);
+        close(fd);
+    }
+    assert_int_equal(contents(&b), n);
+    OK(store_batch_list(b.s, &all, &x, &n_batch, &more, &found));
+    for (size_t i = 0; i < n_batch; i++) *completed += x[i].status == STORE_COMPLETED;
+    store_file_list_free(f, n);
+    store_batch_list_free(x, n_batch);
+    store_close(b.s);
+    return n;
+}
+
+static void test_no_sync(void **state)
+{
+    (void)state;
+    at a;
+    store_file one, two;
+    store_draft *d;
+    bool found, moved;
+    size_t completed = 0;
+    begin(&a);
+    add_file(&a, "one", "batch", &one);
+    sync_fails = true;
+    for (int i = 0; i < 3; i++) { /* what is unsure does not pile up */
+        OK(store_draft_open(a.s, &d));
+        OK(store_draft_put(d, "two", 3));
+        assert_int_equal(store_file_add(a.s, d, "two", "batch", &two), CORUN_EIO);
+        /* the log has it, unsynced; later ones do not come so far */
+        assert_int_equal(crash(&a, &completed), i ? 1 : 2);
+        assert_int_equal(contents(&a), 2);
+    }
+    assert_int_equal(store_used(a.s), 3 + STORE_FILE);
+    sync_fails = false;
+    add_file(&a, "three", "batch", &two);
+    assert_int_equal(crash(&a, &completed), 2);
+    assert_int_equal(contents(&a), 2);
+
+    store_batch b = {.endpoint = "/v1/completions"};
+    snprintf(b.input, sizeof b.input, "%s", one.id);
+    OK(store_batch_add(a.s, &b, "batch", &found));
+    OK(store_batch_begin(a.s, b.seq, 1, "{}", &moved));
+    OK(store_rows_add(a.s, b.seq, &(store_row){0, 1, 200, "row", 3}, 1));
+    OK(store_batch_finalize(a.s, b.seq, &moved));
+    sync_fails = true;
+    for (int i = 0; i < 3; i++) {
+        completed = 0;
+        OK(store_draft_open(a.s, &d));
+        OK(store_draft_put(d, "row", 3));
+        assert_int_equal(store_batch_end(a.s, &b, STORE_COMPLETED, d, NULL, NULL), CORUN_EIO);
+        assert_int_equal(crash(&a, &completed), i ? 2 : 3);
+        assert_int_equal(completed, i ? 0 : 1);
+        assert_int_equal(contents(&a), 3);
+    }
+    sync_fails = false;
+    OK(store_draft_open(a.s, &d));
+    OK(store_draft_put(d, "row", 3));
+    OK(store_batch_end(a.s, &b, STORE_COMPLETED, d, NULL, NULL));
+    assert_int_equal(contents(&a), 3);
+    assert_int_equal(store_used(a.s), 3 + 5 + 3 + 3 * STORE_FILE);
+    end(&a);
+}
+
+/* ---- what all files count -------------------------------------------------------------------- */
+
+static void test_used(void **state)
+{
+    (void)state;
+    at a;
+    store_file f[2];
+    store_draft *d;
+    bool found;
+    char reader[STORE_ID];
+    begin(&a);
+    assert_int_equal(store_used(a.s), 0);
+    add_file(&a, "12345", "batch", &f[0]);
+    add_file(&a, "", "batch", &f[1]);
+    assert_int_equal(store_used(a.s), 5 + 2 * STORE_FILE);
+    OK(store_draft_open(a.s, &d));
+    OK(store_draft_put(d, "123", 3));
+    assert_int_equal(store_used(a.s), 8 + 3 * STORE_FILE);
+    store_draft_drop(d);
+    assert_int_equal(store_used(a.s), 5 + 2 * STORE_FILE);
+    OK(store_draft_open(a.s, &d)); /* left behind */
+    OK(store_draft_put(d, "123", 3));
+    again(&a);
+    assert_int_equal(store_used(a.s), 5 + 2 * STORE_FILE);
+    OK(store_file_delete(a.s, f[0].id, &found, reader));
+    assert_int_equal(store_used(a.s), STORE_FILE);
+    end(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),  cmocka_unit_test(test_file_lists),
-        cmocka_unit_test(test_batch),  cmocka_unit_test(test_rows_all_or_none),
-        cmocka_unit_test(test_cancel), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_sweep),  cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_file_lists),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_rows_all_or_none),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_used),
+        cmocka_unit_test_setup_teardown(test_no_sync, use_shim, leave_shim),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

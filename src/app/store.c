@@ -1,6 +1,6 @@
 /* store.c - owns the state folder: its lock, its database and the contents of files. Invariant: a
  * row of the database names a content only after that content is whole and on disk, and a content
- * goes only after its row has gone. */
+ * goes only when no row names it, whatever a crash may bring back. */
 #include "app/store_in.h"
 
 #include <dirent.h>
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "app/sink.h"
+#include "base/json.h"
 
 enum { APPLICATION = 0x436f5253 /* "CoRS" */, BUSY_MS = 5000, HELD = 65536 };
 
@@ -131,9 +132,47 @@ corun_status store_lock(store *s)
     return st;
 }
 
+static void remove_content(const store *s, const char *id)
+{
+    char path[4096]; /* as long as the system takes */
+    snprintf(path, sizeof path, "%s/%s", s->files, id);
+    unlink(path); /* what stays goes when the folder is opened the next time */
+}
+
+static void free_orphans(store *s, bool removed)
+{
+    for (store_orphan *o = s->orphans, *next; o; o = next) {
+        next = o->next;
+        if (removed) remove_content(s, o->id);
+        mem_free(o);
+    }
+    s->orphans = NULL;
+}
+
+static corun_status commit(store *s)
+{
+    corun_status st = store_do(s, "COMMIT", "");
+    if (st == CORUN_OK) {
+        s->doubt = false;
+        free_orphans(s, true);
+        return CORUN_OK;
+    }
+    /* Where the log could not be written its last record, which makes it count, is not there. */
+    int code = sqlite3_extended_errcode(s->db);
+    if (code != SQLITE_FULL && code != SQLITE_IOERR_WRITE) s->doubt = true;
+    return st;
+}
+
+corun_status store_settle(store *s)
+{
+    if (!s->doubt) return CORUN_OK;
+    TRY(store_lock(s));
+    return store_unlock(s, store_do(s, "PRAGMA user_version = 1", ""));
+}
+
 corun_status store_unlock(store *s, corun_status st)
 {
-    if (st == CORUN_OK) st = store_do(s, "COMMIT", "");
+    if (st == CORUN_OK) st = commit(s);
     if (!sqlite3_get_autocommit(s->db)) sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
     pthread_mutex_unlock(&s->lock);
     return st;
@@ -268,12 +307,23 @@ static corun_status sweep(store *s)
         bool found = true;
         if (st == CORUN_OK && name[0] != '.')
             st = store_seq(s, "SELECT seq FROM files WHERE id = ?", name, &seq, &found);
-        if (st == CORUN_OK && !found) store_unplace(s, name);
+        if (st == CORUN_OK && !found) remove_content(s, name);
         free(entry[i]);
     }
     free(entry);
     return st;
 }
+
+static corun_status count_used(store *s)
+{
+    int64_t bytes, n;
+    TRY(pragma(s, "SELECT coalesce(sum(bytes), 0) FROM files", &bytes, NULL, 0));
+    TRY(pragma(s, "SELECT count(*) FROM files", &n, NULL, 0));
+    s->used = (uint64_t)bytes + (uint64_t)n * STORE_FILE;
+    return CORUN_OK;
+}
+
+uint64_t store_used(const store *s) { return s->used; }
 
 /* The folder, and those above it. */
 static corun_status make_folder(const char *path)
@@ -327,6 +377,7 @@ corun_status store_open(store **out, const char *folder)
     corun_status st = open_folder(s, folder);
     if (st == CORUN_OK) st = open_database(s);
     if (st == CORUN_OK) st = sweep(s);
+    if (st == CORUN_OK) st = count_used(s);
     if (st == CORUN_OK) {
         folder_sync(s->folder);
         *out = s;
@@ -341,6 +392,7 @@ void store_close(store *s)
     if (!s) return;
     for (size_t i = 0; i < STORE_QUERIES; i++) sqlite3_finalize(s->query[i].st);
     sqlite3_close(s->db);
+    free_orphans(s, false);
     if (s->lock_fd >= 0) close(s->lock_fd);
     pthread_mutex_destroy(&s->lock);
     mem_free(s->folder);
@@ -352,6 +404,7 @@ void store_close(store *s)
 /* ---- contents -------------------------------------------------------------------------------- */
 
 struct store_draft {
+    store *s;
     int fd;
     char *path;
     uint64_t bytes;
@@ -365,19 +418,20 @@ corun_status store_draft_open(store *s, store_draft **out)
     store_draft *d;
     TRY(store_new_id("part-", id));
     if (!MEM_NEW(d, 1)) return CORUN_ENOMEM;
+    d->s = s;
     d->fd = -1;
     if (!(d->path = join(s->files, id))) {
-        store_draft_drop(d);
+        mem_free(d);
         return CORUN_ENOMEM;
     }
     d->fd = open(d->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (d->fd < 0) {
         corun_status st = store_fail_file(errno, d->path);
-        mem_free(d->path);
-        d->path = NULL; /* not ours */
-        store_draft_drop(d);
+        mem_free(d->path); /* not ours */
+        mem_free(d);
         return st;
     }
+    s->used += STORE_FILE;
     *out = d;
     return CORUN_OK;
 }
@@ -404,6 +458,7 @@ static corun_status flush(store_draft *d)
 corun_status store_draft_put(store_draft *d, const char *data, size_t len)
 {
     d->bytes += len;
+    d->s->used += len;
     if (len > HELD - d->held) TRY(flush(d));
     if (len > HELD) return write_all(d, data, len);
     memcpy(d->data + d->held, data, len);
@@ -414,7 +469,10 @@ corun_status store_draft_put(store_draft *d, const char *data, size_t len)
 void store_draft_drop(store_draft *d)
 {
     if (!d) return;
-    if (d->path) unlink(d->path);
+    if (d->path) { /* no file has become of it */
+        unlink(d->path);
+        d->s->used -= d->bytes + STORE_FILE;
+    }
     if (d->fd >= 0) close(d->fd);
     mem_free(d->path);
     mem_free(d);
@@ -435,11 +493,21 @@ corun_status store_draft_place(store *s, store_draft *d, const char *id)
     return CORUN_OK;
 }
 
-void store_unplace(store *s, const char *id)
+uint64_t store_draft_bytes(const store_draft *d) { return d->bytes; }
+
+void store_unplace(store *s, const char *id, uint64_t bytes)
 {
-    char *path = join(s->files, id);
-    if (path) unlink(path); /* what stays goes when the folder is opened the next time */
-    mem_free(path);
+    store_orphan *o;
+    s->used -= bytes + STORE_FILE;
+    pthread_mutex_lock(&s->lock);
+    bool doubt = s->doubt;
+    if (doubt && MEM_NEW(o, 1)) { /* else it stays until the folder is opened the next time */
+        snprintf(o->id, sizeof o->id, "%s", id);
+        o->next = s->orphans;
+        s->orphans = o;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!doubt) remove_content(s, id);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -484,6 +552,7 @@ corun_status store_file_add(store *s, store_draft *d, const char *filename, cons
     snprintf(out->purpose, sizeof out->purpose, "%s", purpose);
     out->filename = mem_dup(filename, strlen(filename), "file name");
     corun_status st = out->filename ? store_new_id("file-", out->id) : CORUN_ENOMEM;
+    if (st == CORUN_OK) st = store_settle(s);
     if (st == CORUN_OK) st = store_draft_place(s, d, out->id);
     bool placed = st == CORUN_OK;
     if (placed && (st = store_lock(s)) == CORUN_OK) {
@@ -492,7 +561,7 @@ corun_status store_file_add(store *s, store_draft *d, const char *filename, cons
         st = store_unlock(s, st);
     }
     if (st != CORUN_OK) {
-        if (placed) store_unplace(s, out->id);
+        if (placed) store_unplace(s, out->id, d->bytes);
         store_file_free(out);
     }
     store_draft_drop(d);
@@ -534,14 +603,15 @@ corun_status store_file_open(store *s, const char *id, int *fd, uint64_t *bytes,
         /* deleted since, or taken away by someone else */
         bool still = false;
         st = store_file_get(s, id, &f, &still);
-        if (still) st = store_fail_file(ENOENT, path);
+        if (still) st = err_set(CORUN_EFORMAT, "%s: its content is not there", path);
         if (still) store_file_free(&f);
         *found = false;
     } else if (*fd < 0) {
-        st = store_fail_file(errno, path);
+        int err = errno;
+        st = err_set(file_refusal(err), "%s: %s", path, strerror(err));
     } else if (fstat(*fd, &sb) != 0 || (uint64_t)sb.st_size != f.bytes) {
         close(*fd);
-        st = err_set(CORUN_EIO, "%s: has %lld bytes, %llu were written", path,
+        st = err_set(CORUN_EFORMAT, "%s: has %lld bytes, %llu were written", path,
                      (long long)sb.st_size, (unsigned long long)f.bytes);
     }
     mem_free(path);
@@ -589,12 +659,12 @@ corun_status store_file_list(store *s, const store_page *p, const char *purpose,
     return st;
 }
 
-static corun_status delete_file(store *s, const char *id, bool *found, char reader[STORE_ID])
+static corun_status delete_file(store *s, const char *id, uint64_t *bytes, bool *found,
+                                char reader[STORE_ID])
 {
     sqlite3_stmt *q = NULL;
-    uint64_t seq;
     bool used = false;
-    TRY(store_seq(s, "SELECT seq FROM files WHERE id = ?", id, &seq, found));
+    TRY(store_seq(s, "SELECT bytes FROM files WHERE id = ?", id, bytes, found));
     if (!*found) return CORUN_OK;
     corun_status st = store_ask(
         s, &q, "SELECT id FROM batches WHERE input = ? AND status IN (0, 1, 2, 5)", "t", id);
@@ -602,14 +672,15 @@ static corun_status delete_file(store *s, const char *id, bool *found, char read
     if (used) store_copy(q, 0, reader, STORE_ID);
     store_done(q);
     if (st != CORUN_OK || used) return st;
-    return store_do(s, "DELETE FROM files WHERE seq = ?", "i", (int64_t)seq);
+    return store_do(s, "DELETE FROM files WHERE id = ?", "t", id);
 }
 
 corun_status store_file_delete(store *s, const char *id, bool *found, char reader[STORE_ID])
 {
+    uint64_t bytes;
     *reader = 0;
     TRY(store_lock(s));
-    TRY(store_unlock(s, delete_file(s, id, found, reader)));
-    if (*found && !*reader) store_unplace(s, id);
+    TRY(store_unlock(s, delete_file(s, id, &bytes, found, reader)));
+    if (*found && !*reader) store_unplace(s, id, bytes);
     return CORUN_OK;
 }

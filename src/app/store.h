@@ -6,7 +6,8 @@
  * may be called from any thread.
  *
  * CORUN_ECAPACITY: there is no room on the disk. CORUN_EIO: the database or the file system has
- * refused. The store can be used after both. */
+ * refused. The store can be used after both. CORUN_EFORMAT: what is on the disk is not what was
+ * written. */
 #ifndef APP_STORE_H
 #define APP_STORE_H
 
@@ -15,6 +16,7 @@
 #define STORE_VERSION 1
 #define STORE_ID      48 /* room for an id: file-..., batch_... */
 #define STORE_MAX_ROW ((size_t)256 << 20)
+#define STORE_FILE    ((uint64_t)4096) /* what a file counts in store_used besides its bytes */
 
 typedef struct store store;
 
@@ -23,6 +25,8 @@ typedef struct store store;
  * of another version or none of ours. */
 corun_status store_open(store **out, const char *folder);
 void store_close(store *s); /* NULL is fine */
+/* Bytes of all files and drafts together. */
+uint64_t store_used(const store *s);
 
 /* A page of a list, in the order in which things were added. */
 typedef struct store_page {

@@ -253,9 +253,9 @@ corun_status store_batch_end(store *s, const store_batch *b, store_status to, st
                              store_draft *error, const char *errors)
 {
     char output_id[STORE_ID], error_id[STORE_ID];
-    corun_status st = CORUN_OK;
+    corun_status st = store_settle(s);
     bool out_placed = false, err_placed = false;
-    if (output) {
+    if (output && st == CORUN_OK) {
         st = store_new_id("file-", output_id);
         if (st == CORUN_OK) st = store_draft_place(s, output, output_id);
         out_placed = st == CORUN_OK;
@@ -267,8 +267,8 @@ corun_status store_batch_end(store *s, const store_batch *b, store_status to, st
     }
     if (st == CORUN_OK && (st = store_lock(s)) == CORUN_OK)
         st = store_unlock(s, end_rows(s, b, to, output, output_id, error, error_id, errors));
-    if (st != CORUN_OK && out_placed) store_unplace(s, output_id);
-    if (st != CORUN_OK && err_placed) store_unplace(s, error_id);
+    if (st != CORUN_OK && out_placed) store_unplace(s, output_id, store_draft_bytes(output));
+    if (st != CORUN_OK && err_placed) store_unplace(s, error_id, store_draft_bytes(error));
     store_draft_drop(output);
     store_draft_drop(error);
     if (st == CORUN_OK) shrink(s);

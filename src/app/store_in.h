@@ -9,13 +9,24 @@
 
 enum { STORE_QUERIES = 64 };
 
+/* A content that goes when it is sure that no row names it. */
+typedef struct store_orphan {
+    struct store_orphan *next;
+    char id[STORE_ID];
+} store_orphan;
+
 struct store {
     sqlite3 *db;
     struct {
         const char *sql;
         sqlite3_stmt *st;
     } query[STORE_QUERIES]; /* prepared so far */
-    pthread_mutex_t lock;   /* of all of the above */
+    store_orphan *orphans;
+    pthread_mutex_t lock; /* of all of the above */
+    /* A COMMIT has failed when its records may have been in the log already: after a crash they
+     * would count. Over with the next COMMIT, which writes over them. */
+    _Atomic bool doubt;
+    _Atomic uint64_t used;
     char *folder, *files, *name;
     int lock_fd;
 };
@@ -49,10 +60,15 @@ corun_status store_seq(store *s, const char *sql, const char *id, uint64_t *seq,
 /* PREFIX and 32 random hexadecimal digits. */
 corun_status store_new_id(const char *prefix, char out[STORE_ID]);
 
+/* Ends a doubt, before a content is placed: at most what one COMMIT has left unsure is kept. */
+corun_status store_settle(store *s);
 /* The draft's bytes are on disk under the id's name. Not under the lock. */
 corun_status store_draft_place(store *s, store_draft *d, const char *id);
-/* Removes a content that no row of the database names. */
-void store_unplace(store *s, const char *id);
+/* Removes a content of this many bytes, which no row of the database names any more or yet; in
+ * doubt it stays until that is sure. Not under the lock. */
+void store_unplace(store *s, const char *id, uint64_t bytes);
+/* Bytes put into it so far. */
+uint64_t store_draft_bytes(const store_draft *d);
 /* The row of a content that is in place. Under the lock. */
 corun_status store_file_row(store *s, const char *id, const store_draft *d, const char *filename,
                             const char *purpose, int64_t now);
