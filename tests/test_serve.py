@@ -533,12 +533,28 @@ def test_signal_aborts_in_time(serve, number):
             except OSError:
                 continue
             if status == 200:
-                assert data[:5] != b"data:" or data.endswith(b"data: [DONE]\n\n")
-                n_aborted += b'"error":{' in data
+                failed = b'"error":{' in data
+                assert data[:5] != b"data:" or data.endswith(b"data: [DONE]\n\n") != failed
+                n_aborted += failed
             else:
                 assert status == 503, data
                 n_aborted += 1
         assert n_aborted
+
+
+def test_client_sees_that_a_stream_has_failed(openai, serve):
+    """The event with the error is the last one; the official client raises it."""
+    s = serve("--threads", 1, "--stop-seconds", 0)
+    client = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
+    got = []
+    with pytest.raises(openai.APIError, match="the server was stopped before the answer"):
+        for chunk in client.completions.create(model="m", prompt="x", max_tokens=900, n=100,
+                                               stream=True, extra_body={"ignore_eos": True}):
+            if not got:
+                s.process.send_signal(signal.SIGTERM)
+            got.append(chunk)
+    assert 0 < len(got) < 900 * 100
+    assert s.stop() == 128 + signal.SIGTERM
 
 
 def test_second_signal_ends_at_once(serve):

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import socket
+import threading
 import time
 
 import pytest
@@ -327,6 +328,56 @@ def test_large_content(serve):
     s = serve()
     up = s.client.files.create(file=("large.jsonl", data), purpose="batch")
     assert s.content(up.id) == data
+
+
+def test_one_client_does_not_starve_the_rest(serve):
+    """While one client uploads and another downloads as fast as they can, /health stays quick."""
+    s = serve()
+    data = b"x" * (128 << 20)
+    up = s.upload(data)
+    late, busy = [], threading.Event()
+
+    def ask():
+        while not busy.is_set():
+            begin = time.monotonic()
+            assert s.get("/health")[0] == 200
+            late.append(time.monotonic() - begin)
+
+    good = threading.Thread(target=ask)
+    good.start()
+    others = [threading.Thread(target=f) for f in
+              (lambda: s.upload(data), lambda: s.content(up.id), lambda: s.content(up.id))]
+    for t in others:
+        t.start()
+    for t in others:
+        t.join()
+    busy.set()
+    good.join()
+    assert len(late) > 20 and max(late) < 1, (len(late), max(late))
+
+
+def test_stored_limit(corun, serve):
+    """All files together have a limit: more uploads are refused by name, results never."""
+    lines = [completion(f"{i}", "x", max_tokens=9) for i in range(9)]
+    text = text_of(lines)
+    room = 3 * 4096 + len(text) + len(b"".join(corun.batch(lines)))
+    s = serve("--max-stored", str(room))
+    a = s.upload(text)
+    with pytest.raises(openai.APIStatusError, match="--max-stored.*delete some") as e:
+        s.upload(b"x" * 30000)
+    assert e.value.status_code == 413 and e.value.body["param"] == "file"
+    b = s.client.batches.create(input_file_id=a.id, endpoint="/v1/completions",
+                                completion_window="24h")
+    check_completed(corun, s, s.wait(b), lines)
+    s.upload(b"")
+    assert s.metrics()["corun_stored_bytes"] == room
+    for _ in range(2):
+        with pytest.raises(openai.APIStatusError, match="--max-stored"):
+            s.upload(b"")  # a file without bytes counts too
+        s.restart(signal.SIGTERM)
+    s.client.files.delete(a.id)
+    assert s.upload(b"").bytes == 0
+    assert len(os.listdir(s.corun.folder / "state" / "files")) == 3
 
 
 def kill_five_times(s, batch, rows, seed):

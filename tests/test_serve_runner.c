@@ -361,6 +361,118 @@ static void test_other_identity(void **state)
     end(&b);
 }
 
+static void spoil(bench *b, const store_batch *x, const char *how)
+{
+    buf cmd, path;
+    buf_init(&path, 1 << 16);
+    buf_init(&cmd, 1 << 16);
+    OK(store_file_path(b->s, x->input, &path));
+    buf_printf(&cmd, "f=%s; %s", path.data, how);
+    assert_int_equal(system(cmd.data), 0);
+    buf_free(&path);
+    buf_free(&cmd);
+}
+
+static void check_unreadable(bench *b, const store_batch *x, store_batch *got)
+{
+    wait_end(b, x->id, got);
+    assert_int_equal(got->status, STORE_FAILED);
+    if (!strstr(got->errors, "[{\"code\":\"unreadable_file\"")) fail_msg("%s", got->errors);
+    if (!strstr(got->errors, x->input)) fail_msg("%s", got->errors);
+}
+
+/* A file that cannot be read ends its own batch, before or while it runs; the next one goes on. */
+static void test_unreadable(void **state)
+{
+    (void)state;
+    static const char *const how[] = {"rm $f", "truncate -s 5 $f", "rm $f && mkdir $f"};
+    bench b;
+    buf lines, part;
+    store_batch x, y, z, got = {0};
+    bool found;
+    uint64_t n = 0;
+    begin(&b);
+    make_lines(&lines, 2500, 60);
+    for (int i = 0; i < 3; i++) {
+        add_text(&b, lines.data, lines.len, "/v1/completions", &z);
+        add_text(&b, lines.data, lines.len, "/v1/completions", &x); /* waits behind it */
+        add_text(&b, "{}", 2, "/v1/completions", &y);
+        spoil(&b, &x, how[i]);
+        store_batch_free(&got);
+        OK(store_batch_cancel(b.s, z.id, &got, &found));
+        runner_wake(b.r);
+        check_unreadable(&b, &x, &got);
+        assert_string_equal(got.output, "");
+        wait_end(&b, y.id, &got);
+        assert_int_equal(got.status, STORE_COMPLETED);
+    }
+    add_text(&b, lines.data, lines.len, "/v1/completions", &x);
+    add_text(&b, "{}", 2, "/v1/completions", &y);
+    do {
+        nap();
+        look(&b, x.id, &got);
+    } while (got.completed < 200);
+    stop(&b);
+    OK(store_open(&b.s, b.folder));
+    spoil(&b, &x, how[0]);
+    store_close(b.s);
+    start(&b);
+    check_unreadable(&b, &x, &got);
+    content(&b, got.output, &part); /* the rows of before, the error rows too */
+    for (size_t i = 0; i < part.len; i++) n += part.data[i] == '\n';
+    assert_int_equal(n, got.completed + got.failed);
+    assert_true(got.failed && *got.error);
+    wait_end(&b, y.id, &got);
+    assert_int_equal(got.status, STORE_COMPLETED);
+    store_batch_free(&got);
+    buf_free(&part);
+    buf_free(&lines);
+    end(&b);
+}
+
+/* Memory that runs short anywhere: no row says so. The batch is tried again, or goes on under the
+ * next server where the engine has failed. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    bench b;
+    buf lines, want;
+    int again = 0;
+    begin(&b);
+    make_lines(&lines, 60, 12);
+    expected(&b, &lines, &want);
+    for (uint64_t k = 1; k < 4000; k += 1 + k / 9) {
+        store_batch x, got = {0};
+        bool found;
+        add_text(&b, lines.data, lines.len, "/v1/completions", &x);
+        mem_fail_at(k);
+        while (!is_end(got.status)) {
+            char why[512];
+            if (service_failure(b.v)) {
+                mem_fail_at(0);
+                stop(&b);
+                start(&b);
+                again++;
+            }
+            if (runner_trouble(b.r, x.seq, why, sizeof why)) {
+                again++;
+                runner_wake(b.r); /* not in two seconds */
+            }
+            nap();
+            store_batch_free(&got);
+            if (store_batch_get(b.s, x.id, &got, &found) != CORUN_OK) again++;
+        }
+        mem_fail_at(0);
+        assert_int_equal(got.status, STORE_COMPLETED);
+        check_output(&b, &got, &want);
+        store_batch_free(&got);
+    }
+    assert_true(again > 5);
+    buf_free(&lines);
+    buf_free(&want);
+    end(&b);
+}
+
 /* No room for rows: the batch waits and says why, and goes on when there is room. */
 static void test_no_room(void **state)
 {
@@ -408,7 +520,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),     cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_cancelled),      cmocka_unit_test(test_failed),
-        cmocka_unit_test(test_other_identity), cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_other_identity), cmocka_unit_test(test_unreadable),
+        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_no_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

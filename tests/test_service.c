@@ -501,6 +501,7 @@ static void test_no_memory(void **state)
             if (!o[i].ended) continue;
             assert_int_equal(o[i].ended, 1);
             assert_true(o[i].http == 200 || o[i].http == 500);
+            assert_int_equal(o[i].http == 500, o[i].t.status != CORUN_OK); /* no answer for good */
             failed += o[i].http == 500;
         }
         if (service_failure(b.v)) {

@@ -73,7 +73,8 @@ typedef struct cmd_session {
     corun_model *model;
     corun_engine *engine; /* NULL: only the model */
     corun_model_info info;
-    char identity[33]; /* empty without an engine */
+    char identity[33]; /* empty without an engine, as the following */
+    char policy[16];   /* in force: auto was settled when the engine was opened */
     job_model facts;   /* what requests need to know of them */
 } cmd_session;
 

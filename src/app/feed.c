@@ -45,6 +45,8 @@ corun_status feed_job(feed *f, job **j)
 
 corun_status feed_row(const feed_kind *kind, job *j, const job_model *m, buf *row)
 {
+    if (j->http != 200 && !j->message)
+        FAIL(CORUN_ENOMEM, "line %llu: no memory for its error", (unsigned long long)j->line_no);
     corun_status st = kind->write(j, m, row);
     if (st != CORUN_ECAPACITY) return st;
     job_fail(j, 500, NULL, "the answer is larger than %zu bytes", JOB_MAX_ROW);

@@ -31,20 +31,16 @@ static corun_status open_stream(openai_stream *s, const job *j, int64_t created)
     buf_puts(&s->head, "data: ");
     jw_init(&w, &s->head);
     jw_open(&w, '{');
-    jw_key(&w, "id");
-    jw_cstr(&w, id);
-    jw_key(&w, "object");
-    jw_cstr(&w, chat ? "chat.completion.chunk" : "text_completion");
-    jw_key(&w, "created");
-    jw_int(&w, created);
+    jw_field_str(&w, "id", id);
+    jw_field_str(&w, "object", chat ? "chat.completion.chunk" : "text_completion");
+    jw_field_int(&w, "created", created);
     jw_key(&w, "model");
     jw_value(&w, json_object_get(j->body, "model"));
     jw_key(&w, "choices");
     jw_open(&w, '[');
     jw_init(&w, &s->tail);
     jw_close(&w, ']');
-    jw_key(&w, "system_fingerprint");
-    jw_cstr(&w, s->r.m->fingerprint);
+    jw_field_str(&w, "system_fingerprint", s->r.m->fingerprint);
     TRY(buf_status(&s->head));
     return buf_status(&s->tail);
 }
@@ -92,8 +88,7 @@ static corun_status chunk_close(openai_stream *s, bool usage)
     if (usage || j->stream_usage_each) {
         row_usage(r, s->n_new);
     } else if (j->stream_usage) {
-        jw_key(&r->w, "usage");
-        jw_null(&r->w);
+        jw_field_null(&r->w, "usage");
     }
     if (!s->begun && !usage) { /* the first one holds what the whole answer says once */
         s->begun = true;
@@ -119,8 +114,7 @@ static void put_delta(row *r, const char *role, const char *text, size_t len)
     jw_key(&r->w, "delta");
     jw_open(&r->w, '{');
     if (role) {
-        jw_key(&r->w, "role");
-        jw_cstr(&r->w, role);
+        jw_field_str(&r->w, "role", role);
     }
     if (role || len) {
         jw_key(&r->w, "content");
@@ -142,10 +136,8 @@ static corun_status put_logprobs(row *r, const part *p, job_chars *chars)
 
 static void put_no_finish(row *r)
 {
-    jw_key(&r->w, "finish_reason");
-    jw_null(&r->w);
-    jw_key(&r->w, "stop_reason");
-    jw_null(&r->w);
+    jw_field_null(&r->w, "finish_reason");
+    jw_field_null(&r->w, "stop_reason");
 }
 
 /* What a completion says once about the prompt of a choice. */
@@ -164,8 +156,7 @@ static corun_status put_before(openai_stream *s, size_t i, const char *role, con
     row *r = &s->r;
     chunk_open(s, out);
     jw_open(&r->w, '{');
-    jw_key(&r->w, "index");
-    jw_uint(&r->w, i);
+    jw_field_uint(&r->w, "index", i);
     put_delta(r, role, text, len);
     TRY(put_logprobs(r, p, &s->choice[i].chars));
     put_no_finish(r);
@@ -219,8 +210,7 @@ static corun_status put_new(openai_stream *s, size_t i, buf *out)
                     .special_counts = !j->s.skip_special};
     chunk_open(s, out);
     jw_open(&r->w, '{');
-    jw_key(&r->w, "index");
-    jw_uint(&r->w, i);
+    jw_field_uint(&r->w, "index", i);
     put_delta(r, NULL, c->text.data ? c->text.data + at->text : "", c->text.len - at->text);
     TRY(put_logprobs(r, &p, &at->chars));
     if (c->ended)
@@ -265,7 +255,9 @@ corun_status openai_stream_end(openai_stream *s, buf *out)
         jw_init(&r->w, out);
         job_put_error(r->j, r->m, &r->w);
         buf_puts(out, "\n\n");
-    } else if (r->j->stream_usage) {
+        return buf_status(out);
+    }
+    if (r->j->stream_usage) {
         chunk_open(s, out);
         TRY(chunk_close(s, true));
     }

@@ -43,11 +43,11 @@ struct serve {
     service *service;
     http *http;
     const char *model_id;  /* --served-model-name, or the base name of the model's path */
-    char policy[16];       /* in force */
     struct store *store;   /* NULL: /v1/files and /v1/batches answer 503 */
     struct runner *runner; /* of its batches */
     const char *store_why; /* the reason */
     size_t max_upload;     /* bytes of a file */
+    uint64_t max_stored;   /* of all files together */
     size_t slots;          /* rows of a step */
     int64_t max_tokens;    /* of a request: prompts and answers; 0: no limit */
     int64_t created;       /* unix time of the start */

@@ -84,12 +84,9 @@ static void put_batch(serve *s, jw *w, const store_batch *b)
     put_time(w, "cancelled_at", b->at[STORE_CANCELLED]);
     jw_key(w, "request_counts");
     jw_open(w, '{');
-    jw_key(w, "total");
-    jw_uint(w, b->total);
-    jw_key(w, "completed");
-    jw_uint(w, b->completed);
-    jw_key(w, "failed");
-    jw_uint(w, b->failed);
+    jw_field_uint(w, "total", b->total);
+    jw_field_uint(w, "completed", b->completed);
+    jw_field_uint(w, "failed", b->failed);
     jw_close(w, '}');
     jw_key(w, "metadata");
     put_json(w, b->metadata);

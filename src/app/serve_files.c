@@ -63,11 +63,7 @@ bool serve_page(serve *s, http_call *c, store_page *p, size_t usual, size_t most
 
 void serve_put_text(jw *w, const char *key, const char *text)
 {
-    jw_key(w, key);
-    if (text && *text)
-        jw_cstr(w, text);
-    else
-        jw_null(w);
+    jw_field_str(w, key, text && *text ? text : NULL);
 }
 
 void serve_end_list(jw *w, const char *first, const char *last, bool more)
@@ -75,8 +71,7 @@ void serve_end_list(jw *w, const char *first, const char *last, bool more)
     jw_close(w, ']');
     serve_put_text(w, "first_id", first);
     serve_put_text(w, "last_id", last);
-    jw_key(w, "has_more");
-    jw_bool(w, more);
+    jw_field_bool(w, "has_more", more);
     jw_close(w, '}');
 }
 
@@ -87,13 +82,10 @@ static void put_file(jw *w, const store_file *f)
     jw_open(w, '{');
     serve_put_text(w, "id", f->id);
     serve_put_text(w, "object", "file");
-    jw_key(w, "bytes");
-    jw_uint(w, f->bytes);
-    jw_key(w, "created_at");
-    jw_int(w, f->created_at);
+    jw_field_uint(w, "bytes", f->bytes);
+    jw_field_int(w, "created_at", f->created_at);
     serve_put_text(w, "expires_at", NULL);
-    jw_key(w, "filename");
-    jw_cstr(w, f->filename);
+    jw_field_str(w, "filename", f->filename);
     serve_put_text(w, "purpose", f->purpose);
     serve_put_text(w, "status", "processed");
     serve_put_text(w, "status_details", NULL);
@@ -134,6 +126,17 @@ static void upload_free(upload *u)
     mem_free(u);
 }
 
+static void drop_draft(void *arg) { store_draft_drop(arg); }
+
+/* Removing a long file takes its time: not on the transport's thread, as long as others have room.
+ */
+static void drop_later(upload *u)
+{
+    if (!u->draft || service_work(u->s->service, drop_draft, u->draft) != CORUN_OK)
+        store_draft_drop(u->draft);
+    u->draft = NULL;
+}
+
 /* The first fault of an upload counts. */
 static corun_status refuse(upload *u, int status, const char *param)
 {
@@ -141,9 +144,19 @@ static corun_status refuse(upload *u, int status, const char *param)
     u->status = status;
     u->param = param;
     snprintf(u->why, sizeof u->why, "%s", err_text());
-    store_draft_drop(u->draft);
-    u->draft = NULL;
+    drop_later(u);
     return CORUN_OK;
+}
+
+/* What the files may have together is not only this upload's: others, and outputs, count. */
+static corun_status check_room(upload *u)
+{
+    if (store_used(u->s->store) <= u->s->max_stored) return CORUN_OK;
+    err_set(CORUN_ECAPACITY,
+            "file: with it the files of this server would have more than the %llu bytes that they "
+            "may have together (--max-stored); delete some",
+            (unsigned long long)u->s->max_stored);
+    return refuse(u, 413, "file");
 }
 
 static corun_status on_part(void *ctx, const char *name, const char *filename)
@@ -170,7 +183,7 @@ static corun_status on_part(void *ctx, const char *name, const char *filename)
              filename && *filename ? filename : "upload.jsonl");
     if (u->status != 200) return CORUN_OK;
     corun_status st = store_draft_open(u->s->store, &u->draft);
-    return st == CORUN_OK ? st : refuse(u, st == CORUN_ECAPACITY ? 507 : 503, NULL);
+    return st == CORUN_OK ? check_room(u) : refuse(u, st == CORUN_ECAPACITY ? 507 : 503, NULL);
 }
 
 static corun_status on_data(void *ctx, const char *data, size_t len)
@@ -189,7 +202,7 @@ static corun_status on_data(void *ctx, const char *data, size_t len)
         return refuse(u, 413, "file");
     }
     corun_status st = store_draft_put(u->draft, data, len);
-    return st == CORUN_OK ? st : refuse(u, st == CORUN_ECAPACITY ? 507 : 503, NULL);
+    return st == CORUN_OK ? check_room(u) : refuse(u, st == CORUN_ECAPACITY ? 507 : 503, NULL);
 }
 
 static corun_status on_end(void *ctx)
@@ -279,7 +292,9 @@ static void upload_gone(serve *s, http_call *c)
 {
     void *data = http_data(c);
     if (data == serve_held) return; /* whoever holds it ends it */
-    if (data) upload_free(data);
+    upload *u = data;
+    if (u) drop_later(u);
+    if (u) upload_free(u);
     http_set_data(c, serve_held);
     serve_reply(s, c, 499, NULL, "", 0);
 }
@@ -373,8 +388,7 @@ static void do_delete(serve *s, http_call *c)
         jw_open(&w, '{');
         serve_put_text(&w, "id", id);
         serve_put_text(&w, "object", "file");
-        jw_key(&w, "deleted");
-        jw_bool(&w, true);
+        jw_field_bool(&w, "deleted", true);
         jw_close(&w, '}');
         serve_reply_json(s, c, 200, &b);
     }

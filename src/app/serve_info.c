@@ -8,33 +8,18 @@
 
 #define MAX_REPLY ((size_t)64 << 20)
 
-static void field_str(jw *w, const char *key, const char *v)
-{
-    jw_key(w, key);
-    jw_cstr(w, v);
-}
-
-static void field_uint(jw *w, const char *key, uint64_t v)
-{
-    jw_key(w, key);
-    jw_uint(w, v);
-}
-
 /* ---- models ---------------------------------------------------------------------------------- */
 
 static void put_model(const serve *s, jw *w)
 {
     jw_open(w, '{');
-    field_str(w, "id", s->model_id);
-    field_str(w, "object", "model");
-    jw_key(w, "created");
-    jw_int(w, s->created);
-    field_str(w, "owned_by", "corun");
-    field_str(w, "root", s->model_id);
-    jw_key(w, "parent");
-    jw_null(w);
-    jw_key(w, "max_model_len");
-    jw_int(w, s->session.facts.n_ctx);
+    jw_field_str(w, "id", s->model_id);
+    jw_field_str(w, "object", "model");
+    jw_field_int(w, "created", s->created);
+    jw_field_str(w, "owned_by", "corun");
+    jw_field_str(w, "root", s->model_id);
+    jw_field_null(w, "parent");
+    jw_field_int(w, "max_model_len", s->session.facts.n_ctx);
     jw_close(w, '}');
 }
 
@@ -45,7 +30,7 @@ static void models(serve *s, http_call *c)
     buf_init(&b, MAX_REPLY);
     jw_init(&w, &b);
     jw_open(&w, '{');
-    field_str(&w, "object", "list");
+    jw_field_str(&w, "object", "list");
     jw_key(&w, "data");
     jw_open(&w, '[');
     put_model(s, &w);
@@ -90,7 +75,7 @@ static void version(serve *s, http_call *c)
     buf_init(&b, MAX_REPLY);
     jw_init(&w, &b);
     jw_open(&w, '{');
-    field_str(&w, "version", corun_version());
+    jw_field_str(&w, "version", corun_version());
     jw_close(&w, '}');
     serve_reply_json(s, c, 200, &b);
 }
@@ -130,16 +115,13 @@ static void put_running(jw *w, service *v)
     jw_open(w, '[');
     for (size_t i = 0; i < n; i++) {
         jw_open(w, '{');
-        field_str(w, "id", r[i].id);
-        field_str(w, "kind", kind[r[i].kind]);
-        field_uint(w, "prompt_tokens", r[i].prompt_tokens);
-        field_uint(w, "new_tokens", r[i].new_tokens);
-        jw_key(w, "seconds");
-        jw_double(w, r[i].seconds);
-        jw_key(w, "stream");
-        jw_bool(w, r[i].stream);
-        jw_key(w, "background");
-        jw_bool(w, r[i].background);
+        jw_field_str(w, "id", r[i].id);
+        jw_field_str(w, "kind", kind[r[i].kind]);
+        jw_field_uint(w, "prompt_tokens", r[i].prompt_tokens);
+        jw_field_uint(w, "new_tokens", r[i].new_tokens);
+        jw_field_double(w, "seconds", r[i].seconds);
+        jw_field_bool(w, "stream", r[i].stream);
+        jw_field_bool(w, "background", r[i].background);
         jw_close(w, '}');
     }
     jw_close(w, ']');
@@ -156,30 +138,29 @@ static void state(serve *s, http_call *c)
     buf_init(&b, MAX_REPLY);
     jw_init(&w, &b);
     jw_open(&w, '{');
-    field_str(&w, "identity", s->session.identity);
-    field_str(&w, "model", s->model_id);
-    field_str(&w, "policy", s->policy);
-    field_str(&w, "version", corun_version());
-    jw_key(&w, "uptime_s");
-    jw_double(&w, clock_seconds() - s->since);
-    field_uint(&w, "slots", s->slots);
+    jw_field_str(&w, "identity", s->session.identity);
+    jw_field_str(&w, "model", s->model_id);
+    jw_field_str(&w, "policy", s->session.policy);
+    jw_field_str(&w, "version", corun_version());
+    jw_field_double(&w, "uptime_s", clock_seconds() - s->since);
+    jw_field_uint(&w, "slots", s->slots);
     put_running(&w, s->service);
-    field_uint(&w, "waiting", t.waiting + t.waiting_background);
-    field_uint(&w, "pages", e->pages);
-    field_uint(&w, "pages_free", e->pages_free);
-    field_uint(&w, "pages_peak", e->pages_peak);
-    field_uint(&w, "swap_pages", e->swap_pages);
-    field_uint(&w, "swap_pages_free", e->swap_pages_free);
-    field_uint(&w, "tokens_new", e->tokens_new);
-    field_uint(&w, "tokens_prompt", e->tokens_prompt);
-    field_uint(&w, "rows_live", e->rows_live);
-    field_uint(&w, "rows_dead", e->rows_dead);
-    field_uint(&w, "steps", e->steps_prefill + e->steps_decode + e->steps_mixed);
-    field_uint(&w, "steps_decode", e->steps_decode + e->steps_mixed); /* those with rows_live */
-    field_uint(&w, "prefix_hits", e->prefix_hits);
-    field_uint(&w, "swaps_out", e->swaps_out);
-    field_uint(&w, "swaps_in", e->swaps_in);
-    field_uint(&w, "recomputes", e->recomputes);
+    jw_field_uint(&w, "waiting", t.waiting + t.waiting_background);
+    jw_field_uint(&w, "pages", e->pages);
+    jw_field_uint(&w, "pages_free", e->pages_free);
+    jw_field_uint(&w, "pages_peak", e->pages_peak);
+    jw_field_uint(&w, "swap_pages", e->swap_pages);
+    jw_field_uint(&w, "swap_pages_free", e->swap_pages_free);
+    jw_field_uint(&w, "tokens_new", e->tokens_new);
+    jw_field_uint(&w, "tokens_prompt", e->tokens_prompt);
+    jw_field_uint(&w, "rows_live", e->rows_live);
+    jw_field_uint(&w, "rows_dead", e->rows_dead);
+    jw_field_uint(&w, "steps", e->steps_prefill + e->steps_decode + e->steps_mixed);
+    jw_field_uint(&w, "steps_decode", e->steps_decode + e->steps_mixed); /* those with rows_live */
+    jw_field_uint(&w, "prefix_hits", e->prefix_hits);
+    jw_field_uint(&w, "swaps_out", e->swaps_out);
+    jw_field_uint(&w, "swaps_in", e->swaps_in);
+    jw_field_uint(&w, "recomputes", e->recomputes);
     jw_close(&w, '}');
     serve_reply_json(s, c, 200, &b);
 }

@@ -19,7 +19,7 @@ typedef struct serve_args {
     cmd_engine_args e;
     const char *host, *keys, *state;
     int32_t port, queue, connections, head_s, body_s, idle_s, write_s;
-    int64_t max_body, max_upload, bodies, unsent, max_tokens;
+    int64_t max_body, max_upload, max_stored, bodies, unsent, max_tokens;
     double stop_s;
     bool no_keys, no_state, log, quiet, help;
 } serve_args;
@@ -45,6 +45,7 @@ static corun_status check_args(const serve_args *a)
         {"write-seconds", a->write_s, 86400},
         {"max-body", a->max_body, JOB_MAX_LINE},
         {"max-upload", a->max_upload, INT64_MAX / 2},
+        {"max-stored", a->max_stored, INT64_MAX / 2},
         {"max-bodies", a->bodies, INT64_MAX},
         {"max-unsent", a->unsent, INT64_MAX},
         {"max-tokens", a->max_tokens, INT64_MAX},
@@ -90,6 +91,8 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
          "of one request, prompts and answers together (0: no limit)"},
         {"max-body", 0, ARG_SIZE, &a->max_body, "SIZE", "of one request (16M, at most)"},
         {"max-upload", 0, ARG_SIZE, &a->max_upload, "SIZE", "of an uploaded file (200M)"},
+        {"max-stored", 0, ARG_SIZE, &a->max_stored, "SIZE",
+         "of all files together, for one more to be uploaded (32G)"},
         {"max-bodies", 0, ARG_SIZE, &a->bodies, "SIZE", "of all requests in memory together"},
         {"connections", 0, ARG_INT, &a->connections, "N", "open at once"},
         {"head-seconds", 0, ARG_INT, &a->head_s, "N", "for the head of a request"},
@@ -116,6 +119,7 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
     a->write_s = (int32_t)l.write_s;
     a->max_body = (int64_t)JOB_MAX_LINE;
     a->max_upload = 200 << 20;
+    a->max_stored = (int64_t)32 << 30;
     a->bodies = (int64_t)l.bodies;
     a->unsent = (int64_t)l.unsent;
     TRY(args_parse(specs, sizeof specs / sizeof *specs, argc, argv, pos, 0, &n));
@@ -189,20 +193,6 @@ static const char *model_name(const char *path, char *out, size_t cap)
     return out;
 }
 
-/* The name of the policy that is in force: auto was settled when the engine was opened. */
-static corun_status read_policy(serve *s)
-{
-    char json[16384];
-    size_t n;
-    json_t *o;
-    TRY(corun_identity(s->session.engine, NULL, json, sizeof json, &n));
-    TRY(json_read(&o, json, n, "identity"));
-    const char *p = json_string_value(json_object_get(o, "policy"));
-    snprintf(s->policy, sizeof s->policy, "%s", p ? p : "");
-    json_decref(o);
-    return CORUN_OK;
-}
-
 static corun_status open_http(serve *s, const serve_args *a)
 {
     http_limits l = http_limits_default();
@@ -223,7 +213,6 @@ static corun_status open_all(serve *s, const serve_args *a, char name[256])
     TRY(read_keys(s, a->keys));
     TRY(serve_metrics_open(&s->metrics));
     TRY(cmd_open(&s->session, &a->e, true));
-    TRY(read_policy(s));
     s->model_id = a->e.served_name ? a->e.served_name : model_name(a->e.model, name, 256);
     s->slots = (size_t)a->e.slots;
     s->max_tokens = a->max_tokens;
@@ -235,6 +224,7 @@ static corun_status open_all(serve *s, const serve_args *a, char name[256])
                             .threads = 2};
     TRY(service_open(&s->service, &s->session, &o));
     s->max_upload = (size_t)a->max_upload;
+    s->max_stored = (uint64_t)a->max_stored;
     TRY(serve_state_open(s, a->state, a->no_state));
     s->created = (int64_t)time(NULL);
     s->since = clock_seconds();

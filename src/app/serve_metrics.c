@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "app/serve.h"
+#include "app/serve_store.h"
 #include "base/clock.h"
 
 static const int statuses[] = {200, 400, 401, 403, 404, 405, 408, 409,
@@ -101,7 +101,7 @@ static void put_build(const serve *s, buf *b)
     buf_putc(b, ',');
     label(b, "model", s->model_id);
     buf_putc(b, ',');
-    label(b, "policy", s->policy);
+    label(b, "policy", s->session.policy);
     buf_putc(b, ',');
     label(b, "device", i->device);
     buf_putc(b, ',');
@@ -165,8 +165,8 @@ static void put_transport(const http_counts *h, buf *b)
     number(b, "http_connections_open", "gauge", "Connections now.", (double)h->open);
     number(b, "http_timeouts_total", "counter", "Clients that were too slow to ask.",
            (double)h->timeouts);
-    number(b, "http_cut_off_total", "counter", "Clients that were too slow to read.",
-           (double)h->cut_off);
+    number(b, "http_cut_off_total", "counter",
+           "Replies cut off: a client too slow to read, or no memory.", (double)h->cut_off);
 }
 
 void serve_metrics_write(serve *s, buf *out)
@@ -181,4 +181,7 @@ void serve_metrics_write(serve *s, buf *out)
     put_tasks(&t, out);
     put_engine(&t.engine, out);
     put_transport(&h, out);
+    if (s->store)
+        number(out, "stored_bytes", "gauge", "Of all files and uploads, as --max-stored counts.",
+               (double)store_used(s->store));
 }

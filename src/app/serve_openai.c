@@ -95,11 +95,14 @@ static void send_whole(void *arg)
 static void end_stream(ask *a)
 {
     buf_reset(&a->chunk);
-    if (openai_stream_end(a->stream, &a->chunk) == CORUN_OK)
-        http_stream_put(a->c, a->chunk.data, a->chunk.len);
+    bool whole = openai_stream_end(a->stream, &a->chunk) == CORUN_OK;
+    if (whole) http_stream_put(a->c, a->chunk.data, a->chunk.len);
     let_go(a);
     count(a, a->j->http);
-    http_stream_end(a->c);
+    if (whole)
+        http_stream_end(a->c);
+    else
+        http_stream_break(a->c); /* so that nobody takes it for an answer */
     ask_free(a);
 }
 

@@ -1,5 +1,5 @@
 /* serve_routes.c - owns the way from a request to its handler, and the shape of replies and errors.
- * Invariant: every call is counted once, when it ends. */
+ * Invariant: every call is counted once, when it ends. A call's number is its route's place. */
 #include <arpa/inet.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -78,10 +78,7 @@ bool serve_segment(const http_call *c, unsigned k, char *out, size_t cap)
 
 void serve_count_more(serve *s, const http_call *c, int status, const char *more)
 {
-    size_t at;
-    const serve_route *other;
-    find(c, &at, &other);
-    serve_metrics_count(s->metrics, at, status);
+    serve_metrics_count(s->metrics, http_number(c), status);
     if (!s->log) return;
     char path[200];
     size_t n = 0;
@@ -139,15 +136,6 @@ static const char *usual_type(int status)
     }
 }
 
-static void put_or_null(jw *w, const char *key, const char *text)
-{
-    jw_key(w, key);
-    if (text)
-        jw_cstr(w, text);
-    else
-        jw_null(w);
-}
-
 static void error(serve *s, http_call *c, int status, const http_field *more, const char *type,
                   const char *param, const char *code, const char *message)
 {
@@ -158,10 +146,10 @@ static void error(serve *s, http_call *c, int status, const http_field *more, co
     jw_open(&w, '{');
     jw_key(&w, "error");
     jw_open(&w, '{');
-    put_or_null(&w, "message", message);
-    put_or_null(&w, "type", type ? type : usual_type(status));
-    put_or_null(&w, "param", param);
-    put_or_null(&w, "code", code);
+    jw_field_str(&w, "message", message);
+    jw_field_str(&w, "type", type ? type : usual_type(status));
+    jw_field_str(&w, "param", param);
+    jw_field_str(&w, "code", code);
     jw_close(&w, '}');
     jw_close(&w, '}');
     bool whole = buf_status(&b) == CORUN_OK;
@@ -291,6 +279,7 @@ static void on_head(void *ctx, http_call *c)
     serve *s = ctx;
     size_t at;
     const serve_route *other, *r = find(c, &at, &other);
+    http_set_number(c, at);
     const char *why = foreign(s, c);
     if (why) {
         error(s, c, 403, NULL, NULL, NULL, NULL, why);
@@ -314,16 +303,14 @@ static void on_head(void *ctx, http_call *c)
 
 static void on_call(void *ctx, http_call *c)
 {
-    size_t at;
-    const serve_route *other, *r = find(c, &at, &other);
+    const serve_route *r = serve_route_at(http_number(c));
     if (!http_data(c)) http_set_data(c, serve_held);
     if (r) r->call(ctx, c);
 }
 
 static void on_gone(void *ctx, http_call *c)
 {
-    size_t at;
-    const serve_route *other, *r = find(c, &at, &other);
+    const serve_route *r = serve_route_at(http_number(c));
     if (r && r->gone)
         r->gone(ctx, c);
     else if (!http_data(c)) /* only its head was seen: nobody else holds it */

@@ -1,6 +1,6 @@
 /* serve_runner.c - owns the batches' way from uploaded lines to files. Invariant: a row is kept
- * exactly when its line was answered as `corun batch` would answer it; what was cancelled, or lost
- * with the engine, leaves no row and is run again. */
+ * exactly when its line was answered as `corun batch` would answer it; what was cancelled, or ended
+ * for want of memory or with the engine, leaves no row and is run again. */
 #include "app/serve_runner.h"
 
 #include <errno.h>
@@ -134,7 +134,7 @@ bool runner_trouble(runner *r, uint64_t seq, char *out, size_t cap)
 typedef struct writer {
     store *s;
     store_draft *output, *error;
-    uint64_t n;
+    uint64_t n, n_error;
 } writer;
 
 static corun_status write_row(void *ctx, const store_row *row)
@@ -142,7 +142,9 @@ static corun_status write_row(void *ctx, const store_row *row)
     writer *w = ctx;
     w->n++;
     TRY(store_draft_put(w->output, row->data, row->len));
-    return row->http == 200 ? CORUN_OK : store_draft_put(w->error, row->data, row->len);
+    if (row->http == 200) return CORUN_OK;
+    w->n_error++;
+    return store_draft_put(w->error, row->data, row->len);
 }
 
 /* Makes the batch's files of its rows and ends it. A file without rows is not made, but the output
@@ -165,7 +167,7 @@ static corun_status finish(runner *r, const store_batch *b, store_status to, con
         store_draft_drop(w.error);
         return st;
     }
-    if (!b->failed) {
+    if (!w.n_error) {
         store_draft_drop(w.error);
         w.error = NULL;
     }
@@ -226,15 +228,9 @@ static void add_fault(faults *f, const char *code, const char *param, uint64_t l
     jw *w = &f->w;
     if (f->n++ >= RUNNER_MAX_ERRORS) return;
     jw_open(w, '{');
-    jw_key(w, "code");
-    jw_cstr(w, code);
-    jw_key(w, "message");
-    jw_cstr(w, message);
-    jw_key(w, "param");
-    if (param)
-        jw_cstr(w, param);
-    else
-        jw_null(w);
+    jw_field_str(w, "code", code);
+    jw_field_str(w, "message", message);
+    jw_field_str(w, "param", param);
     jw_key(w, "line");
     if (line)
         jw_uint(w, line);
@@ -265,7 +261,7 @@ static corun_status open_input(runner *r, const store_batch *b, lines **in, bool
     bool found;
     unsigned char head[2];
     TRY(store_file_open(r->store, b->input, &fd, &bytes, &found));
-    if (!found) FAIL(CORUN_EIO, "%s: its content is not there", b->input);
+    if (!found) FAIL(CORUN_EFORMAT, "%s: its content is not there", b->input);
     *gzip = read(fd, head, 2) == 2 && head[0] == 0x1f && head[1] == 0x8b;
     close(fd);
     buf path;
@@ -274,6 +270,13 @@ static corun_status open_input(runner *r, const store_batch *b, lines **in, bool
     if (st == CORUN_OK) st = lines_open(in, path.data, JOB_MAX_LINE);
     buf_free(&path);
     return st;
+}
+
+/* The next line. What cannot be read now will not be readable later. */
+static corun_status next_line(feed *f)
+{
+    corun_status st = feed_next(f);
+    return st == CORUN_EIO ? CORUN_EFORMAT : st;
 }
 
 /* A line that names another endpoint than the batch. Other errors of a line give its error row. */
@@ -304,7 +307,7 @@ static corun_status check_lines(runner *r, const store_batch *b, lines *in, faul
     for (*total = 0; st == CORUN_OK; ++*total) {
         st = go_on(r, b, yes);
         if (st != CORUN_OK || !*yes) break;
-        st = feed_next(&f);
+        st = next_line(&f);
         if (st != CORUN_OK || f.what == LINES_END) break;
         st = check_line(&f, b, out);
     }
@@ -412,6 +415,14 @@ static void on_done(task *t)
     pthread_mutex_unlock(&r->lock);
 }
 
+/* The service could not run the line to its end. */
+static corun_status no_answer(const item *i)
+{
+    const char *why = i->j->message ? i->j->message : "no memory";
+    return err_set(i->t.status == CORUN_ENOMEM ? CORUN_ENOMEM : CORUN_EINTERNAL, "line %llu: %s",
+                   (unsigned long long)i->j->line_no, why);
+}
+
 /* Rows of the lines that the service has ended. */
 static corun_status collect(work *w)
 {
@@ -422,13 +433,12 @@ static corun_status collect(work *w)
     r->done = NULL;
     pthread_mutex_unlock(&r->lock);
     if (!i) return CORUN_OK;
-    bool broken = service_failure(r->service) != NULL;
     for (item *next; i; i = next) {
         next = i->next;
-        if (i->j->http == 499 || (broken && i->j->http == 500))
+        if (i->j->http == 499 || i->t.status == CORUN_EIO)
             w->lost = true;
         else if (st == CORUN_OK)
-            st = add_row(w, i->j, i->index);
+            st = i->t.status == CORUN_OK ? add_row(w, i->j, i->index) : no_answer(i);
         w->live[i->at] = w->live[--w->n_live];
         w->live[i->at]->at = i->at;
         w->bytes -= i->bytes;
@@ -464,7 +474,7 @@ static corun_status take_line(work *w)
 {
     job *j;
     bool found = false;
-    TRY(feed_next(&w->feed));
+    TRY(next_line(&w->feed));
     w->end = w->feed.what == LINES_END;
     if (w->end) return CORUN_OK;
     w->index++;
@@ -570,7 +580,7 @@ static corun_status run(runner *r, const store_batch *b)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static corun_status step(runner *r, store_batch *b)
+static corun_status advance(runner *r, const store_batch *b)
 {
     switch (b->status) {
     case STORE_VALIDATING: return validate(r, b);
@@ -578,6 +588,20 @@ static corun_status step(runner *r, store_batch *b)
     case STORE_FINALIZING: return finish(r, b, STORE_COMPLETED, NULL);
     default: return finish(r, b, STORE_CANCELLED, NULL);
     }
+}
+
+/* A batch that would fail again however often it were tried fails now, so that the others go on. */
+static corun_status step(runner *r, const store_batch *b)
+{
+    corun_status st = advance(r, b);
+    if (st != CORUN_EFORMAT && st != CORUN_EINTERNAL) return st;
+    faults f;
+    fprintf(stderr, "corun serve: %s has failed: %s\n", b->id, err_text());
+    faults_begin(&f);
+    add_fault(&f, st == CORUN_EFORMAT ? "unreadable_file" : "internal_error", NULL, 0, err_text());
+    st = fail(r, b, &f);
+    buf_free(&f.text);
+    return st;
 }
 
 static void *runner_main(void *arg)

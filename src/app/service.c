@@ -210,6 +210,15 @@ static void drop(service *v, const task *t)
     }
 }
 
+/* The task ends, and not by what it asks for: st and the text of this thread's error say why. */
+static void give_up(service *v, task *t, corun_status st)
+{
+    t->status = st;
+    job_fail(t->j, 500, NULL, "%s", err_text());
+    drop(v, t);
+    end(v, t);
+}
+
 /* A task that waits or runs, or NULL. */
 static task *any_task(const service *v, bool cancelled)
 {
@@ -237,6 +246,7 @@ static void fail_all(service *v)
         t = any_task(v, false);
         pthread_mutex_unlock(&v->lock);
         if (!t) return;
+        t->status = CORUN_EIO;
         job_fail(t->j, 500, NULL, "the engine has failed: %s", text);
         end(v, t);
     }
@@ -291,14 +301,18 @@ static bool submit(service *v, task *t)
         pthread_mutex_unlock(&v->lock);
         return true;
     }
-    if (st == CORUN_EDEVICE || st == CORUN_EINTERNAL || st == CORUN_EIO) {
-        fail_all(v);
-        return false;
+    switch (st) {
+    case CORUN_EINVAL:
+    case CORUN_ECAPACITY:
+    case CORUN_EUNSUPPORTED:
+    case CORUN_EFORMAT:
+        job_fail(j, 400, NULL, "%s", err_text());
+        drop(v, t);
+        end(v, t);
+        return true;
+    case CORUN_ENOMEM: give_up(v, t, st); return true;
+    default: fail_all(v); return false;
     }
-    job_fail(j, st == CORUN_ENOMEM ? 500 : 400, NULL, "%s", err_text());
-    drop(v, t);
-    end(v, t);
-    return true;
 }
 
 static bool fill(service *v)
@@ -330,9 +344,7 @@ static void handle(service *v, const corun_event *e, double now)
     corun_status st = job_event(t->j, a.prompt, e);
     v->n_row -= open - p->n_open;
     if (st != CORUN_OK) {
-        job_fail(t->j, 500, NULL, "%s", err_text());
-        drop(v, t);
-        end(v, t);
+        give_up(v, t, st);
         return;
     }
     if (e->kind == CORUN_EVENT_TOKEN) {
@@ -460,6 +472,7 @@ corun_status service_submit(service *v, task *t)
 {
     atomic_store(&t->n_new, 0);
     t->first = 0;
+    t->status = CORUN_OK;
     t->cancelled = t->queued = t->started = false;
     t->since = clock_seconds();
     pthread_mutex_lock(&v->lock);

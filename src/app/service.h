@@ -22,6 +22,9 @@ typedef struct task {
      * task of the foreground, cancelled by service_stop), and nothing of it is left in the engine.
      * The task is the caller's again. On the service's thread; called exactly once. */
     void (*done)(struct task *t);
+    /* CORUN_OK, or what kept the service from running the job to its end: its 500 is then no answer
+     * that the request would always get. Set before `done`. */
+    corun_status status;
     /* The service's own. */
     struct task *next;                /* in a queue */
     struct task *run_prev, *run_next; /* among those that have begun */

@@ -80,6 +80,19 @@ static corun_status render(const void *ctx, const char *json, size_t len, char *
 
 /* ---- open ---------------------------------------------------------------------------------- */
 
+static corun_status read_identity(cmd_session *s)
+{
+    char json[16384];
+    size_t n;
+    json_t *o;
+    TRY(corun_identity(s->engine, s->identity, json, sizeof json, &n));
+    TRY(json_read(&o, json, n, "identity"));
+    const char *name = json_string_value(json_object_get(o, "policy"));
+    snprintf(s->policy, sizeof s->policy, "%s", name ? name : "");
+    json_decref(o);
+    return CORUN_OK;
+}
+
 static corun_status open_engine(cmd_session *s, const cmd_engine_args *a)
 {
     corun_engine_opts o = corun_engine_opts_default();
@@ -94,9 +107,7 @@ static corun_status open_engine(cmd_session *s, const cmd_engine_args *a)
     o.processed_logprobs = a->processed_logprobs;
     o.allow_special_rows = a->allow_special_rows;
     TRY(corun_engine_open(&s->engine, s->model, &o));
-    char json[16384];
-    size_t n;
-    return corun_identity(s->engine, s->identity, json, sizeof json, &n);
+    return read_identity(s);
 }
 
 corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine)
