@@ -333,7 +333,7 @@ def test_large_content(serve):
 def test_one_client_does_not_starve_the_rest(serve):
     """While one client uploads and another downloads as fast as they can, /health stays quick."""
     s = serve()
-    data = b"x" * (128 << 20)
+    data = b"x" * (32 << 20)
     up = s.upload(data)
     late, busy = [], threading.Event()
 
