@@ -11,7 +11,8 @@
 #   machines  digests of two fixed runs, to be held against those of another machine
 #   audit     corun audit at the dimensions of Qwen3 0.6B, 8B and 32B
 #   sanitize  memcheck, racecheck, initcheck on ops, sampling, attention, products
-#   smollm2   the demo model's real weights, where .cache/models has them
+#   smollm2   the demo model's real weights, where .cache/models has them, and the reference framework
+#             on the same GPU (its Python needs torch, transformers and gguf; SITE: a folder of packages)
 #
 # DEVICE (cuda), CONFIGS (tests/data/configs), SLOTS (256), LENGTH (100000) and CTX (8192) make a
 # trial on another machine with other models; SECONDS_EACH is the time of a part.
@@ -127,9 +128,10 @@ part_sanitize() {
 
 part_smollm2() {
     local model=.cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
-    begin smollm2 120
+    begin smollm2 180
     gpu_check present 10 sha256sum $model
     gpu_check golden 60 "$bundle/test_golden_smollm2" test_cuda
+    gpu_check framework 90 env ${SITE:+PYTHONPATH=$SITE} python3 tools/golden_smollm2.py --gpu
     gpu_check verify 90 $corun verify --device "$device" -m $model --quick --slots 64
     gpu_end
 }

@@ -7,7 +7,9 @@ Reference: float64 (norms, angles and softmax in fp32, where the framework force
 error of the framework's own bf16 run on the same positions.
 
 Run: pip install torch transformers gguf tokenizers numpy; tools/fetch demo;
-tools/golden_smollm2.py [--text] [GGUF]. --text prints greedy answers instead (for reading).
+tools/golden_smollm2.py [--text | --gpu] [GGUF]. --text prints greedy answers instead (for reading);
+--gpu prints the errors of the framework's own bf16 runs on a GPU, same prompts and positions, as JSON
+beside those of smollm2.json, and writes nothing.
 
 smollm2.bin, little endian: 8 bytes "CRNGOLD2"; i32 n_prompt, n_vocab, n_full, n_top, n_exact, 0;
 then for each prompt: i32 n_token; i32 token[n_token]; i32 pos[n_full]; for each of these positions
@@ -165,7 +167,7 @@ def make_model(config, weights, dtype, attn):
 
 def run(model, ids):
     with torch.no_grad():
-        return model(input_ids=torch.tensor([ids])).logits[0].double().numpy()
+        return model(input_ids=torch.tensor([ids], device=model.device)).logits[0].double().cpu().numpy()
 
 
 def log_softmax(x):
@@ -225,7 +227,7 @@ class Errors:
 def main():
     torch.set_num_threads(2)
     transformers.logging.set_verbosity_error()
-    args = [a for a in sys.argv[1:] if a != "--text"]
+    args = [a for a in sys.argv[1:] if not a.startswith("--")]
     reader = GGUFReader(args[0] if args else GGUF)
     tok = load_tokenizer(reader)
     get = lambda key: reader.fields["llama." + key].contents()
@@ -248,10 +250,14 @@ def main():
             print(f"--- {q}\n{tok.decode(out[0, len(ids):].tolist())}")
         return
 
+    gpu = "--gpu" in sys.argv
     wide = make_model(config, weights, torch.float64, "eager")
     runs = {"fp32": make_model(config, weights, torch.float32, "eager"),
             "bf16": make_model(config, weights, torch.bfloat16, "sdpa"),
             "bf16_eager": make_model(config, weights, torch.bfloat16, "eager")}
+    if gpu:
+        wide = wide.cuda()
+        runs = {k: m.cuda() for k, m in runs.items()}
     full = {k: Errors() for k in runs}
     token = {k: Errors() for k in runs}
     rows, body, lengths = [], b"", []
@@ -282,7 +288,14 @@ def main():
             nxt = np.array(ids[1:], int)
             if n > 1:
                 token[k].add((glp - lp)[np.arange(n - 1), nxt])
-        print(f"{i:2d} {n:4d} tokens", flush=True)
+        if not gpu:
+            print(f"{i:2d} {n:4d} tokens", flush=True)
+    framework = {k: {"full": full[k].figures(), "logprob": token[k].figures()} for k in runs}
+    if gpu:
+        cpu = json.loads((OUT / "smollm2.json").read_text())["framework"]
+        print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+                          "transformers": transformers.__version__, "gpu": framework, "cpu": cpu}, indent=2))
+        return
     std = float(np.concatenate(rows).std())
     with open(OUT / "smollm2.bin", "wb") as f:
         f.write(b"CRNGOLD2" + struct.pack("<6i", len(PROMPTS), config.vocab_size, N_FULL, N_TOP,
@@ -290,7 +303,7 @@ def main():
     (OUT / "smollm2.json").write_text(json.dumps({
         "made_by": "tools/golden_smollm2.py", "torch": torch.__version__,
         "transformers": transformers.__version__, "tokens": sum(lengths), "std": std,
-        "framework": {k: {"full": full[k].figures(), "logprob": token[k].figures()} for k in runs},
+        "framework": framework,
     }, indent=2) + "\n")
     print((OUT / "smollm2.json").read_text(), (OUT / "smollm2.bin").stat().st_size)
 
