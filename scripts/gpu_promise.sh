@@ -21,7 +21,7 @@
 set -u
 # shellcheck source=scripts/gpu_run.sh
 . "$(dirname "$0")/gpu_run.sh"
-[ $# -ge 2 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0" && exit 2; }
+[ $# -ge 2 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2; }
 out=$1
 shift
 bundle=${BUNDLE:-build/bundle} device=${DEVICE:-cuda} configs=${CONFIGS:-tests/data/configs}
