@@ -272,7 +272,28 @@ static void test_sizes(void **state)
     ask(&r, body, "HTTP/1.1 503 ");
     assert_int_equal(r.gone, 4);
     assert_int_equal(r.calls, 0);
+    for (int i = 0; i < 5; i++) /* a body counts while its call lives */
+        ask(&r,
+            "POST / HTTP/1.1\r\n" HOST "Connection: close\r\nContent-Length: 30\r\n\r\n"
+            "012345678901234567890123456789",
+            "HTTP/1.1 200 ");
     close_room(&r);
+}
+
+/* A byte each 100 ms: the limits are those of the whole. */
+static void drip(const room *r, const char *begin, const char *want)
+{
+    char got[4096];
+    int fd = dial(r), n = 0;
+    say(fd, begin);
+    for (; n < 40 && recv(fd, got, 1, MSG_PEEK | MSG_DONTWAIT) < 0; n++) {
+        say(fd, "a");
+        usleep(100000);
+    }
+    assert_true(n < 40);
+    assert_true(hear(fd, got, sizeof got, NULL));
+    if (!strstr(got, want)) fail_msg("%.60s: no %s in: %s", begin, want, got);
+    close(fd);
 }
 
 static void test_times(void **state)
@@ -286,6 +307,13 @@ static void test_times(void **state)
     ask(&r, "GET / HTTP/1.1\r\n" HOST "\r\n", "HTTP/1.1 200 "); /* then idle */
     assert_int_equal(r.gone, 1);
     assert_int_equal(http_stats(r.s).timeouts, 2);
+    drip(&r, "GET /", "HTTP/1.1 408 ");
+    drip(&r, "POST / HTTP/1.1\r\n" HOST "Content-Length: 90\r\n\r\n", "HTTP/1.1 408 ");
+    close_room(&r);
+    http_limits any = l; /* however slow, but it goes on */
+    any.body_min = 0;
+    open_room(&r, &any);
+    ask(&r, "POST / HTTP/1.1\r\n" HOST "Content-Length: 9\r\n\r\nab", "HTTP/1.1 408 ");
     close_room(&r);
 }
 
@@ -527,6 +555,46 @@ static void test_no_memory(void **state)
     assert_true(cut > 3 && whole > 30);
 }
 
+/* A reply that comes before the client has sent all is read by it none the less. */
+static void test_early_reply(void **state)
+{
+    (void)state;
+    enum { MUCH = 1 << 20 };
+    static char body[MUCH + 1], got[4096];
+    room r;
+    const http_limits l = http_limits_default();
+    open_room(&r, &l);
+    memset(body, 'b', MUCH);
+    int fd = dial(&r);
+    say(fd, "POST /small HTTP/1.1\r\n" HOST "Content-Length: 1048576\r\n\r\n");
+    say(fd, body);
+    usleep(100000);
+    say(fd, "more"); /* still taken */
+    assert_true(hear(fd, got, sizeof got, NULL));
+    assert_non_null(strstr(got, "HTTP/1.1 413 "));
+    close(fd);
+    close_room(&r);
+}
+
+static void test_drain_ends_idle_connections(void **state)
+{
+    (void)state;
+    room r;
+    char got[4096];
+    const http_limits l = http_limits_default();
+    open_room(&r, &l);
+    int fd[2] = {dial(&r), dial(&r)};
+    say(fd[0], "GET / HTTP/1.1\r\n" HOST "\r\n");
+    assert_true(hear(fd[0], got, sizeof got, "Content-Length: 0\r\n\r\n"));
+    while (http_stats(r.s).open < 2) nap();
+    http_drain(r.s);
+    for (int i = 0; i < 2; i++) {
+        assert_true(hear(fd[i], got, sizeof got, NULL));
+        close(fd[i]);
+    }
+    close_room(&r);
+}
+
 static int descriptors(void)
 {
     int n = 0;
@@ -562,6 +630,8 @@ int main(void)
         T(test_slow_readers),
         T(test_streams),
         T(test_gone_drain_close),
+        T(test_early_reply),
+        T(test_drain_ends_idle_connections),
         T(test_turns),
         T(test_ahead),
         T(test_broken),

@@ -112,6 +112,7 @@ def bad_heads(port):
             (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n c\r\n\r\n", 400),
             (b"\r\n" * 40000, 400),
             (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n" * 20000 + b"\r\n", 431),
+            (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n" * 250 + b"\r\n", 431),  # too many, not too long
             (b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n", 431)]:
         reply = talk(port, head)
         if reply:  # a client that goes on sending may lose the reply

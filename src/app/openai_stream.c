@@ -218,7 +218,8 @@ static corun_status put_new(openai_stream *s, size_t i, buf *out)
     else
         put_no_finish(r);
     if (!at->begun) TRY(put_prompt_facts(r, &j->prompt[i / (size_t)j->s.n]));
-    if (j->return_ids) row_ids(r, "token_ids", c->tokens.id + p.from, p.to - p.from);
+    if (j->return_ids)
+        row_ids(r, "token_ids", c->tokens.n ? c->tokens.id + p.from : NULL, p.to - p.from);
     if (c->ended) row_seed(r, i);
     jw_close(&r->w, '}');
     for (; at->token < p.to; at->token++) at->top += (size_t)c->tokens.n_top[at->token];
