@@ -1,10 +1,10 @@
 /* draw.c - slots, lanes and results of sampling on the device.
  *
  * A slot's state is filled on the host by the code of every backend (ops/slot.h) and copied; from
- * then on the kernels advance it. The results of a call are copied to its own pinned memory behind
- * its kernels, so that the host reads one call while the next one runs. Invariant: the pinned
- * copies are rewritten only after the copy that read them has run; everything is on one stream,
- * so a call that has run tells of all copies before it. */
+ * then on the kernels advance it. A call has its items and results in pinned memory of its own, so
+ * that the host reads one call while the next one runs. Invariant: pinned memory is rewritten only
+ * after what reads it has run; everything is on one stream, so a call that has run tells of all
+ * copies before it. */
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -24,7 +24,6 @@ typedef struct slot_image {
 typedef struct draw_call {
     draw_item *item; /* [n_item], pinned */
     int32_t n;
-    bool top;            /* alternatives were asked for */
     draw_result *result; /* pinned, as the next two */
     int32_t *top_id;
     float *top_logprob;
@@ -92,16 +91,11 @@ static corun_status open_items(gpu_sampler *s)
 {
     draw_args *a = &s->a;
     size_t n = (size_t)s->n_item, blocks = n * (size_t)a->n_block;
-    draw_item *item;
-    DEV(item, n, "sampling lanes");
-    a->item = item;
+    DEV(a->item, n, "sampling lanes");
     DEV(a->work, n, "sampling lanes");
     DEV(a->block_x, blocks, "sampling lanes");
     DEV(a->block_y, blocks, "sampling lanes");
     DEV(a->block_s, blocks, "sampling lanes");
-    DEV(a->result, n, "results of sampling");
-    DEV(a->top_id, n * (size_t)a->n_top_max, "alternatives");
-    DEV(a->top_logprob, n * (size_t)a->n_top_max, "alternatives");
     for (draw_call *c = s->call; c < s->call + N_CALL; c++) {
         HOST(c->item, n, "sampling lanes");
         HOST(c->result, n, "results of sampling");
@@ -143,9 +137,8 @@ void gpu_sampler_close(gpu_sampler *s)
 {
     if (!s) return;
     draw_args *a = &s->a;
-    void *dev[] = {a->slot,    a->last,    a->flag,   a->count,        a->bias,       a->bad_id,
-                   a->bad_off, a->banned,  a->recent, (void *)a->item, a->work,       a->block_x,
-                   a->block_y, a->block_s, a->result, a->top_id,       a->top_logprob};
+    void *dev[] = {a->slot,   a->last,   a->flag, a->count, a->bias,    a->bad_id,  a->bad_off,
+                   a->banned, a->recent, a->item, a->work,  a->block_x, a->block_y, a->block_s};
     void *host[] = {s->image,       s->fill.flag,   s->fill.count, s->fill.bias,
                     s->fill.bad_id, s->fill.recent, s->bad_off};
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++) gpu_free(dev[i]);
@@ -269,39 +262,17 @@ static corun_status lanes_ok(gpu_sampler *s, int32_t n_lane, const int32_t *chun
     return CORUN_OK;
 }
 
-static corun_status take(const gpu_sampler *s, void *host, const void *dev, size_t bytes)
-{
-    return gpu_status((int)cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, s->g->stream),
-                      "results of sampling");
-}
-
-/* Planted: whether one of several lanes uses top-k. */
-static bool any_top_k(const gpu_sampler *s, const draw_call *c)
-{
-    int32_t lanes = 0, with = 0;
-    for (int32_t i = 0; i < c->n; i++) {
-        if (c->item[i].row < 0 || c->item[i].slot < 0) continue;
-        lanes++;
-        with += s->image[c->item[i].slot].s.top_k > 0;
-    }
-    return lanes > 1 && with > 0;
-}
-
-/* The items of the call, its kernels, and its results to the host. */
+/* Its kernels read the items and write the results where they lie, in pinned memory. */
 static corun_status run(gpu_sampler *s, draw_call *c)
 {
-    draw_args *a = &s->a;
-    size_t n = (size_t)c->n, tops = n * (size_t)a->n_top_max;
-    a->n_item = c->n;
+    draw_args a = s->a;
+    a.n_item = c->n;
+    a.from = c->item;
+    a.result = c->result;
+    a.top_id = c->top_id;
+    a.top_logprob = c->top_logprob;
     c->number = ++s->n_call;
-    if (FAULT(SAMPLER_PATH)) a->processed = s->c.processed_logprobs || any_top_k(s, c);
-    TRY(send(s, (draw_item *)a->item, c->item, n * sizeof *c->item));
-    TRY(gpu_draw(s->g, a));
-    if (n) TRY(take(s, c->result, a->result, n * sizeof *c->result));
-    if (n && c->top) {
-        TRY(take(s, c->top_id, a->top_id, tops * sizeof *c->top_id));
-        TRY(take(s, c->top_logprob, a->top_logprob, tops * sizeof *c->top_logprob));
-    }
+    TRY(gpu_draw(s->g, &a));
     return gpu_status((int)cudaEventRecord(c->run, s->g->stream), "event");
 }
 
@@ -324,12 +295,8 @@ corun_status gpu_sampler_sample(gpu_sampler *s, int32_t n_lane, const int32_t *c
     TRY(wait_for(s, c));
     s->last = 1 - s->last;
     c->n = n_lane;
-    c->top = false;
-    for (int32_t i = 0; i < n_lane; i++) {
-        bool in = chunk_row[i] >= 0;
-        c->item[i] = (draw_item){chunk_row[i], in ? slot[i] : 0, pos[i], -1, 0};
-        c->top = c->top || (in && s->image[slot[i]].s.n_top > 0);
-    }
+    for (int32_t i = 0; i < n_lane; i++)
+        c->item[i] = (draw_item){chunk_row[i], chunk_row[i] < 0 ? 0 : slot[i], pos[i], -1, 0};
     return run(s, c);
 }
 
@@ -345,7 +312,6 @@ corun_status gpu_sampler_score(gpu_sampler *s, int32_t n, const int32_t *target,
     draw_call *c = &s->call[SCORED];
     TRY(wait_for(s, c));
     c->n = n;
-    c->top = n_top > 0;
     for (int32_t i = 0; i < n; i++)
         c->item[i] = (draw_item){target[i] < 0 ? -1 : i, -1, 0, target[i], n_top < 0 ? 0 : n_top};
     return run(s, c);

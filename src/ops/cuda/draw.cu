@@ -156,10 +156,10 @@ static __device__ void mark_banned(const draw_args &a, int32_t slot)
 static __global__ void __launch_bounds__(128) k_begin(const draw_args a)
 {
     const int32_t i = blockIdx.x;
-    const draw_item it = a.item[i];
+    const draw_item it = a.from[i];
     if (threadIdx.x == 0) {
+        a.item[i] = it;
         a.work[i] = draw_work{0, 0, KEY_MASKED, 0, 0};
-        a.result[i] = draw_result{-1, SAMPLE_OK, 0, 0.0f};
     }
     if (it.row >= 0 && it.slot >= 0 && a.slot[it.slot].n_bad > 0) mark_banned(a, it.slot);
 }

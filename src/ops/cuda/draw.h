@@ -50,22 +50,23 @@ typedef struct draw_args {
     int64_t stride;
     int32_t n_vocab, n_block, n_item, n_top_max;
     int32_t processed;
-    const draw_item *item;
+    const draw_item *from; /* pinned: k_begin copies it to item */
+    draw_item *item;
     draw_slot *slot;
-    int32_t *last;     /* [n_slot] token drawn last; 0 after a failure */
-    uint8_t *flag;     /* [n_slot][n_block 128] */
-    int32_t *count;    /* [n_slot][n_block 128] */
-    float *bias;       /* [n_slot][n_block 128] */
-    int32_t *bad_id;   /* [n_slot][OPS_MAX_BAD_SLOT] */
-    int32_t *bad_off;  /* [n_slot][OPS_MAX_BAD + 1] where each word begins in bad_id */
-    int32_t *banned;   /* [n_slot][OPS_MAX_BAD] ids that carry DRAW_BANNED */
-    int32_t *recent;   /* [n_slot][OPS_MAX_BAD_LEN] */
-    draw_work *work;   /* [n_item] */
-    int32_t *block_x;  /* [n_item][n_block] maxima of processed logits, as keys */
-    uint64_t *block_y; /* [n_item][n_block] largest y and its id, as draw_work.best */
-    float *block_s;    /* [n_item][n_block] sums of exponentials */
-    draw_result *result;
-    int32_t *top_id; /* [n_item][n_top_max] */
+    int32_t *last;       /* [n_slot] token drawn last; 0 after a failure */
+    uint8_t *flag;       /* [n_slot][n_block 128] */
+    int32_t *count;      /* [n_slot][n_block 128] */
+    float *bias;         /* [n_slot][n_block 128] */
+    int32_t *bad_id;     /* [n_slot][OPS_MAX_BAD_SLOT] */
+    int32_t *bad_off;    /* [n_slot][OPS_MAX_BAD + 1] where each word begins in bad_id */
+    int32_t *banned;     /* [n_slot][OPS_MAX_BAD] ids that carry DRAW_BANNED */
+    int32_t *recent;     /* [n_slot][OPS_MAX_BAD_LEN] */
+    draw_work *work;     /* [n_item] */
+    int32_t *block_x;    /* [n_item][n_block] maxima of processed logits, as keys */
+    uint64_t *block_y;   /* [n_item][n_block] largest y and its id, as draw_work.best */
+    float *block_s;      /* [n_item][n_block] sums of exponentials */
+    draw_result *result; /* pinned, as the next two: the kernels write to the host */
+    int32_t *top_id;     /* [n_item][n_top_max] */
     float *top_logprob;
 } draw_args;
 

@@ -112,6 +112,10 @@ void gpu_matmul_digest(const gpu_matmul *m, char hex[33]);
 
 /* ---- rows.cu -------------------------------------------------------------------------------- */
 
+/* The arrays of a step from pinned host memory, which the kernel reads itself: one launch instead
+ * of copies of which each waits for an engine of its own. pages: of the longest row. */
+corun_status gpu_step_in(const gpu *g, const gpu_step *to, const gpu_step *from, int32_t pages);
+
 /* Arithmetic of each: docs/numerics.md, section 2. Sizes by gpu_step; bf16 rows. */
 corun_status gpu_embed(const gpu *g, const gpu_step *s, const int32_t *last_token, const void *w,
                        int32_t n_embd, void *h);

@@ -17,6 +17,35 @@ static cudaStream_t stream_of(const gpu *g) { return (cudaStream_t)g->stream; }
 /* Whether rows of n elements can be read 16 bytes at a time. */
 static bool wide_rows(int32_t n) { return n % 8 == 0; }
 
+/* ---- the step's arrays ----------------------------------------------------------------------- */
+
+static __global__ void k_step_in(gpu_step to, gpu_step from, int32_t pages)
+{
+    const struct {
+        int32_t *to;
+        const int32_t *from;
+        int32_t pitch, width, height;
+    } part[] = {{to.tok_id, from.tok_id, to.max_tok, from.n_tok, 4},
+                {to.row_tok, from.row_tok, to.max_row + 1, from.n_row + 1, 3},
+                {to.want_tok, from.want_tok, to.max_want, from.n_want, 1},
+                {to.page, from.page, to.max_page, pages, from.n_row}};
+    const int32_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+#pragma unroll
+    for (int p = 0; p < 4; p++)
+        for (int32_t i = first; i < part[p].width * part[p].height; i += step) {
+            const int64_t at = (int64_t)(i / part[p].width) * part[p].pitch + i % part[p].width;
+            part[p].to[at] = part[p].from[at];
+        }
+}
+
+corun_status gpu_step_in(const gpu *g, const gpu_step *to, const gpu_step *from, int32_t pages)
+{
+    const int32_t most = max(max(4 * from->n_tok, 3 * (from->n_row + 1)), pages * from->n_row);
+    const int32_t blocks = min((most + 255) / 256, 4 * g->sm_count);
+    k_step_in<<<blocks, 256, 0, stream_of(g)>>>(*to, *from, pages);
+    return launched("arrays of the step to the device");
+}
+
 /* ---- embed --------------------------------------------------------------------------------- */
 
 /* A block a token row. */
@@ -55,6 +84,15 @@ static __device__ __forceinline__ void widen8(uint4 q, float v[8])
     }
 }
 
+static __device__ __forceinline__ uint4 narrow8(const float v[8])
+{
+    uint32_t w[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        w[k] = dev_round(v[2 * k]) | (uint32_t)dev_round(v[2 * k + 1]) << 16;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 /* Eight elements of a row from element i on; those behind the end are 0. */
 template <bool WIDE>
 static __device__ __forceinline__ void load8(const uint16_t *row, int32_t i, int32_t n, float v[8])
@@ -71,11 +109,7 @@ template <bool WIDE>
 static __device__ __forceinline__ void store8(uint16_t *row, int32_t i, int32_t n, const float v[8])
 {
     if (WIDE) {
-        uint32_t w[4];
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            w[k] = dev_round(v[2 * k]) | (uint32_t)dev_round(v[2 * k + 1]) << 16;
-        *(uint4 *)(row + i) = make_uint4(w[0], w[1], w[2], w[3]);
+        *(uint4 *)(row + i) = narrow8(v);
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++)
@@ -180,8 +214,7 @@ corun_status gpu_norm(const gpu *g, const gpu_step *s, ops_rows rows, void *h, c
 
 /* ---- after the qkv product ----------------------------------------------------------------- */
 
-#define MAX_D      256 /* rows.c refuses larger heads */
-#define HEAD_WARPS 4
+#define POST_THREADS 128
 
 typedef struct qkv_args {
     gpu_step s;
@@ -194,70 +227,81 @@ typedef struct qkv_args {
     uint16_t *q;
 } qkv_args;
 
-/* Norm of a head in shared memory, by one warp: lane t holds partial t, the others are +0. */
-static __device__ void head_norm(uint16_t *x, const uint16_t *gain, int32_t d, float inv, float eps)
+/* Norm of a head that LANES lanes hold, 8 elements each: lane t has partial t. All lanes of the
+ * warp come here; gain NULL: the head stays as it is. */
+template <int LANES>
+static __device__ __forceinline__ void head_norm(float v[8], const uint16_t *gain, float inv,
+                                                 float eps)
 {
-    const int t = threadIdx.x % 32;
-    float part = 0.0f;
-    for (int k = 8 * t; k < 8 * t + 8 && k < d; k++) {
-        const float v = dev_wide(x[k]);
-        part = __fmaf_rn(v, v, part);
+    float part = 0.0f, g[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++) part = __fmaf_rn(v[k], v[k], part);
+#pragma unroll
+    for (int h = LANES / 2; h >= 1; h /= 2)
+        part = __fadd_rn(part, __shfl_down_sync(~0u, part, h, LANES));
+    const float mean = __fmul_rn(__shfl_sync(~0u, part, 0, LANES), inv);
+    const float f = __frsqrt_rn(__fadd_rn(mean, eps));
+    if (!gain) return;
+    widen8(*(const uint4 *)gain, g);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        v[k] = dev_rounded(__fmul_rn(g[k], dev_rounded(__fmul_rn(v[k], f))));
+}
+
+/* Rotates a head by halves: two rounded products and one rounded sum. cs: of the lane's elements
+ * in their half; the sines lie `half` behind. */
+template <int LANES>
+static __device__ __forceinline__ void head_rotate(float v[8], const float *cs, bool upper)
+{
+    const uint4 own = narrow8(v);
+    uint4 q;
+    q.x = __shfl_xor_sync(~0u, own.x, LANES / 2);
+    q.y = __shfl_xor_sync(~0u, own.y, LANES / 2);
+    q.z = __shfl_xor_sync(~0u, own.z, LANES / 2);
+    q.w = __shfl_xor_sync(~0u, own.w, LANES / 2);
+    float other[8], c[8], s[8];
+    widen8(q, other);
+#pragma unroll
+    for (int k = 0; k < 8; k += 4) {
+        *(float4 *)(c + k) = *(const float4 *)(cs + k);
+        *(float4 *)(s + k) = *(const float4 *)(cs + 4 * LANES + k);
     }
 #pragma unroll
-    for (int h = 16; h >= 1; h /= 2) part = __fadd_rn(part, __shfl_down_sync(~0u, part, h));
-    const float mean = __fmul_rn(__shfl_sync(~0u, part, 0), inv);
-    const float f = __frsqrt_rn(__fadd_rn(mean, eps));
-    for (int k = t; k < d; k += 32)
-        x[k] = dev_round(__fmul_rn(dev_wide(gain[k]), dev_rounded(__fmul_rn(dev_wide(x[k]), f))));
-    __syncwarp();
-}
-
-/* Rotates a head by halves: two rounded products and one rounded sum. */
-static __device__ void head_rotate(uint16_t *x, const float *cs, int32_t d)
-{
-    const int half = d / 2;
-    for (int i = threadIdx.x % 32; i < half; i += 32) {
-        const float c = cs[i], s = cs[half + i];
-        const float lo = dev_wide(x[i]), hi = dev_wide(x[i + half]);
-        x[i] = dev_round(__fsub_rn(__fmul_rn(lo, c), __fmul_rn(hi, s)));
-        x[i + half] = dev_round(__fadd_rn(__fmul_rn(hi, c), __fmul_rn(lo, s)));
+    for (int k = 0; k < 8; k++) {
+        const float a = __fmul_rn(v[k], c[k]), b = __fmul_rn(other[k], s[k]);
+        v[k] = upper ? __fadd_rn(a, b) : __fsub_rn(a, b);
     }
-    __syncwarp();
 }
 
-/* A warp a head of a token row: q heads first, then k, then v. A dead row has no effect. */
-static __global__ void __launch_bounds__(32 * HEAD_WARPS) k_qkv_post(const qkv_args a)
+/* D / 8 lanes a head of a token row: q heads first, then k, then v. A dead row has no effect. */
+template <int D> static __global__ void __launch_bounds__(POST_THREADS) k_qkv_post(const qkv_args a)
 {
-    __shared__ uint16_t mem[HEAD_WARPS][MAX_D];
-    const int32_t d = a.kv.d_head, n_kv = a.kv.n_kv, lane = threadIdx.x % 32;
-    const int32_t t = blockIdx.x, h = blockIdx.y * HEAD_WARPS + threadIdx.x / 32;
+    constexpr int LANES = D / 8;
+    const int32_t n_kv = a.kv.n_kv, heads = a.n_head + 2 * n_kv, lane = threadIdx.x % LANES;
+    const int32_t t = blockIdx.x, first = blockIdx.y * (POST_THREADS / LANES);
+    const int32_t mine = first + (int32_t)threadIdx.x / LANES, h = min(mine, heads - 1);
     const int32_t row = a.s.tok_row[t];
     next_may_start(); /* decode attention: it waits before it reads */
-    if (h >= a.n_head + 2 * n_kv || row < 0) return; /* whole warps */
-    uint16_t *x = mem[threadIdx.x / 32];
-    const uint16_t *in = a.qkv + ((int64_t)t * (a.n_head + 2 * n_kv) + h) * d;
-    for (int i = 2 * lane; i < d; i += 64) *(uint32_t *)(x + i) = *(const uint32_t *)(in + i);
-    __syncwarp();
+    if (row < 0) return;
     const int64_t pos = a.s.tok_pos[t];
-    if (h < a.n_head + n_kv) {
-        const uint16_t *gain = h < a.n_head ? a.q_gain : a.k_gain;
-        if (gain) head_norm(x, gain, d, a.inv, a.eps);
-        head_rotate(x, a.cos_sin + pos * d, d);
-    }
+    const uint4 in = *(const uint4 *)(a.qkv + ((int64_t)t * heads + h) * D + 8 * lane);
+    float v[8];
+    widen8(in, v);
+    const uint16_t *gain = h < a.n_head ? a.q_gain : a.k_gain;
+    if (a.q_gain || a.k_gain) head_norm<LANES>(v, gain ? gain + 8 * lane : NULL, a.inv, a.eps);
+    head_rotate<LANES>(v, a.cos_sin + pos * D + 8 * (lane % (LANES / 2)), lane >= LANES / 2);
+    if (mine >= heads) return;
+    const uint4 x = h < a.n_head + n_kv ? narrow8(v) : in; /* values stay */
     if (h < a.n_head) {
-        uint16_t *q = a.q + ((int64_t)t * a.n_head + h) * d;
-        for (int i = 2 * lane; i < d; i += 64) *(uint32_t *)(q + i) = *(const uint32_t *)(x + i);
+        *(uint4 *)(a.q + ((int64_t)t * a.n_head + h) * D + 8 * lane) = x;
         return;
     }
-    const int32_t pt = a.kv.page_tokens, at = (int32_t)(pos % pt), slabs = (d + 63) / 64;
+    const int32_t pt = a.kv.page_tokens, at = (int32_t)(pos % pt);
     const int32_t head = h - a.n_head < n_kv ? 2 * (h - a.n_head) : 2 * (h - a.n_head - n_kv) + 1;
     const int64_t page = a.s.page[(int64_t)row * a.s.max_page + pos / pt];
     uint16_t *line = (uint16_t *)(a.layer + page * (int64_t)a.kv.page_stride) +
-                     ((int64_t)head * slabs * pt + at) * 64;
-    for (int i = 2 * lane; i < d; i += 64) {
-        const int32_t in_line = (((i % 64) / 8) ^ (at & 7)) * 8 + i % 8;
-        *(uint32_t *)(line + (int64_t)(i / 64) * pt * 64 + in_line) = *(const uint32_t *)(x + i);
-    }
+                     ((int64_t)head * (D / 64) * pt + at) * 64;
+    *(uint4 *)(line + (int64_t)(lane / 8) * pt * 64 + (lane % 8 ^ (at & 7)) * 8) = x;
 }
 
 corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, const gpu_kv *kv,
@@ -277,9 +321,12 @@ corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, co
     a.inv = (float)(1.0 / (double)d->d_head);
     a.n_head = d->n_head;
     a.q = (uint16_t *)q;
-    const dim3 grid((unsigned)s->n_tok,
-                    (unsigned)((d->n_head + 2 * d->n_kv + HEAD_WARPS - 1) / HEAD_WARPS));
-    k_qkv_post<<<grid, 32 * HEAD_WARPS, 0, stream_of(g)>>>(a);
+    const int32_t heads = POST_THREADS * 8 / d->d_head; /* of a block */
+    const dim3 grid((unsigned)s->n_tok, (unsigned)((d->n_head + 2 * d->n_kv + heads - 1) / heads));
+    if (d->d_head == 64)
+        k_qkv_post<64><<<grid, POST_THREADS, 0, stream_of(g)>>>(a);
+    else
+        k_qkv_post<128><<<grid, POST_THREADS, 0, stream_of(g)>>>(a);
     return launched("qkv_post");
 }
 

@@ -3,7 +3,7 @@
  * A decode step is filled up with dead rows to one of few widths, so that few graphs serve all
  * steps; under the planner of fixed shapes its rows, dead ones included, are the same for every
  * step and so is the width. Invariant: the arrays keep their addresses from configure to
- * configure, and the pinned copy is rewritten only after its copies have run. */
+ * configure, and the pinned copy is rewritten only after a kernel has read it. */
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -114,26 +114,6 @@ static void fill_dead(gpu_step *s, int32_t width)
     while (all && s->n_want < width && s->n_want < s->max_want) s->want_tok[s->n_want++] = 0;
 }
 
-static corun_status send(const cuda *c, const gpu_step *h, int32_t pages)
-{
-    const gpu_step *d = &c->s;
-    const struct {
-        int32_t *to;
-        const int32_t *from;
-        size_t pitch, width, height; /* in elements */
-    } part[] = {{d->tok_id, h->tok_id, (size_t)d->max_tok, (size_t)h->n_tok, 4},
-                {d->row_tok, h->row_tok, (size_t)d->max_row + 1, (size_t)h->n_row + 1, 3},
-                {d->want_tok, h->want_tok, (size_t)d->max_want, (size_t)h->n_want, 1},
-                {d->page, h->page, (size_t)d->max_page, (size_t)pages, (size_t)h->n_row}};
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        if (part[i].width && part[i].height)
-            CUDA(cudaMemcpy2DAsync(part[i].to, part[i].pitch * 4, part[i].from, part[i].pitch * 4,
-                                   part[i].width * 4, part[i].height, cudaMemcpyHostToDevice,
-                                   c->g.stream),
-                 "arrays of the step to the device");
-    return gpu_status((int)cudaEventRecord(c->step_sent, c->g.stream), "event");
-}
-
 /* Planted: a step of much context cuts the attention of all its decode rows in another way. */
 static void plant_load_split(const cuda *c)
 {
@@ -167,8 +147,9 @@ corun_status cuda_step_put(ops *o, const step *s)
         fill_dead(&h, width_of(&o->conf, s->n_row));
         h.max_end = end_of(&o->conf, h.max_end);
     }
-    TRY(send(c, &h, pages));
     gpu_step *d = &c->s;
+    TRY(gpu_step_in(&c->g, d, &h, pages));
+    CUDA(cudaEventRecord(c->step_sent, c->g.stream), "event");
     d->kind = h.kind;
     d->n_row = h.n_row;
     d->n_tok = h.n_tok;
