@@ -376,10 +376,21 @@ static __global__ void __launch_bounds__(FILTER_THREADS) k_filter(const draw_arg
 
 /* ---- k_draw -------------------------------------------------------------------------------- */
 
+/* Whether d - log(-log1p(-n)) is surely below a score that is reached already: -log1p(-n) is at
+ * least n, and the margin is a thousand times the errors of the two sides. It spares most ids their
+ * logarithms and moves no bit. */
+static __device__ __forceinline__ bool out_of_reach(float d, float n, float reached)
+{
+    float l;
+    asm("lg2.approx.f32 %0,%1;" : "=f"(l) : "f"(n));
+    return d - 0.6931472f * l + 0.01f - 1e-4f * d < reached;
+}
+
 /* The leading candidate of the four ids from `first` on. */
 static __device__ uint64_t candidates(const view &v, const draw_work &w, float max, int32_t first)
 {
     uint64_t best = 0;
+    const float reached = w.best ? key_float(packed_key(w.best)) : -INFINITY;
     const bool plain = v.greedy || v.s.top_p == 0.0f;
     uint32_t c[4] = {(uint32_t)first >> 2, (uint32_t)v.pos, PHILOX_PURPOSE_DRAW, 0};
     if (!plain) philox4x32(c, (uint32_t)v.s.seed, (uint32_t)(v.s.seed >> 32));
@@ -398,6 +409,7 @@ static __device__ uint64_t candidates(const view &v, const draw_work &w, float m
         if (w.least > 0 && mass_of(d) < w.least) continue;
         float n = (float)c[k] * 0x1p-32f;
         n = n + 0x1p-33f;
+        if (out_of_reach(d, n, reached)) continue;
         const float e = -num_log1pf(-n);
         best = larger(best, packed(key_of(d - num_logf(e)), id));
     }
@@ -432,7 +444,8 @@ static __device__ float block_sum(const draw_args &a, const view &v, float max, 
 
 static __global__ void __launch_bounds__(32 * WARPS) k_draw(const draw_args a)
 {
-    const int32_t i = blockIdx.y, b = blockIdx.x * WARPS + threadIdx.x / 32;
+    /* First blocks of all items come first: they set what the others have to reach. */
+    const int32_t i = blockIdx.x, b = blockIdx.y * WARPS + threadIdx.x / 32;
     const draw_item it = a.item[i];
     if (it.row < 0 || b >= a.n_block) return;
     const draw_work w = a.work[i];
@@ -608,7 +621,7 @@ corun_status gpu_draw(const gpu *g, const draw_args *a)
     k_begin<<<n, 128, 0, s>>>(*a);
     k_max<<<blocks, 32 * WARPS, 0, s>>>(*a);
     k_filter<<<n, FILTER_THREADS, 0, s>>>(*a);
-    k_draw<<<blocks, 32 * WARPS, 0, s>>>(*a);
+    k_draw<<<dim3(n, blocks.x), 32 * WARPS, 0, s>>>(*a);
     k_end<<<n, END_THREADS, 0, s>>>(*a);
     return gpu_status((int)cudaGetLastError(), "sample");
 }
