@@ -33,12 +33,12 @@ requests="python3 scripts/gpu_requests.py"
 begin() { gpu_begin "$bundle" "$out" "$1" "${each:-$2}"; } # PART SECONDS
 
 part_tests() {
-    begin tests 150
+    begin tests 260
     gpu_also products 140 "$bundle/test_products" "test_cuda*"
     gpu_also ops 60 "$bundle/test_cuda_ops"
     gpu_also sampling 60 "$bundle/test_cuda_draw"
     gpu_also attention 60 "$bundle/test_cuda_attention"
-    gpu_also engine 120 "$bundle/test_cuda_engine"
+    gpu_also engine 240 "$bundle/test_cuda_engine"
     gpu_also goldens 60 "$bundle/test_golden" "cuda *"
     gpu_also matmul 120 "$bundle/test_cuda_matmul"
     gpu_end
