@@ -415,7 +415,8 @@ static void test_stop(void **state)
     one o[4], late, back;
     open_bench(&b, 10, 4, 2, NULL);
     n_worked = 0;
-    for (int i = 0; i < 20; i++) assert_int_equal(service_work(b.v, work, &n_worked), CORUN_OK);
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(service_work(b.v, SERVICE_CPU, work, &n_worked), CORUN_OK);
     for (int i = 0; i < 4; i++) {
         make(&o[i], &b, ASK("\"finishes\"", 60));
         put(&o[i], &b);
@@ -423,7 +424,7 @@ static void test_stop(void **state)
     make(&late, &b, ASK("\"late\"", 5));
     make(&back, &b, ASK("\"back\"", 5));
     back.t.background = true;
-    assert_int_equal(service_work(b.v, hand_in, &late), CORUN_OK);
+    assert_int_equal(service_work(b.v, SERVICE_CPU, hand_in, &late), CORUN_OK);
     assert_true(service_stop(b.v, 30));
     assert_int_equal(n_worked, 20);
     assert_int_equal(b.n_ended, 5);
@@ -474,6 +475,29 @@ static void test_abort(void **state)
     for (int i = 0; i < N; i++) clear(&o[i]);
     close_bench(&b);
     sem_destroy(&hold);
+}
+
+/* A disk that stalls does not keep the other work from its threads. */
+static void wait_for(void *arg) { sem_wait(arg); }
+
+static void test_lanes(void **state)
+{
+    (void)state;
+    bench b;
+    sem_t stall;
+    sem_init(&stall, 0, 0);
+    open_bench(&b, 4, 4, 2, NULL);
+    n_worked = 0;
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(service_work(b.v, SERVICE_DISK, wait_for, &stall), CORUN_OK);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(service_work(b.v, SERVICE_CPU, work, &n_worked), CORUN_OK);
+    for (int i = 0; i < 5000 && n_worked < 10; i++) usleep(1000);
+    assert_int_equal(n_worked, 10);
+    for (int i = 0; i < 5; i++) sem_post(&stall);
+    assert_true(service_stop(b.v, 5));
+    close_bench(&b);
+    sem_destroy(&stall);
 }
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -527,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,8 +70,9 @@ extern char serve_held[1];
  * not fit. */
 bool serve_segment(const http_call *c, unsigned k, char *out, size_t cap);
 
-/* Runs fn(s, c) on a thread of the service. 429 when too much waits: the call has ended then. */
-void serve_later(serve *s, http_call *c, void (*fn)(serve *s, http_call *c));
+/* Runs fn(s, c) on a thread of the service, of this lane. 429 when too much waits: the call has
+ * ended then. */
+void serve_later(serve *s, http_call *c, service_lane lane, void (*fn)(serve *s, http_call *c));
 
 /* Ends the call with a whole reply; counted and logged. type NULL: application/json. */
 void serve_reply(serve *s, http_call *c, int status, const char *type, const char *data,

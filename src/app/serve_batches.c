@@ -295,22 +295,22 @@ static void create_head(serve *s, http_call *c)
 
 static void create(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_create);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_create);
 }
 
 static void list(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_list);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_list);
 }
 
 static void get(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_get);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_get);
 }
 
 static void cancel(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_cancel);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_cancel);
 }
 
 const serve_route serve_batches_routes[] = {

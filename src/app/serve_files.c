@@ -132,7 +132,7 @@ static void drop_draft(void *arg) { store_draft_drop(arg); }
  */
 static void drop_later(upload *u)
 {
-    if (!u->draft || service_work(u->s->service, drop_draft, u->draft) != CORUN_OK)
+    if (!u->draft || service_work(u->s->service, SERVICE_DISK, drop_draft, u->draft) != CORUN_OK)
         store_draft_drop(u->draft);
     u->draft = NULL;
 }
@@ -283,7 +283,7 @@ static void upload_call(serve *s, http_call *c)
 {
     upload *u = http_data(c);
     http_set_data(c, serve_held);
-    if (service_work(s->service, finish_upload, u) == CORUN_OK) return;
+    if (service_work(s->service, SERVICE_DISK, finish_upload, u) == CORUN_OK) return;
     upload_free(u);
     serve_error(s, c, 429, NULL, NULL, NULL, "%s", err_text());
 }
@@ -396,22 +396,22 @@ static void do_delete(serve *s, http_call *c)
 
 static void list(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_list);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_list);
 }
 
 static void get(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_get);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_get);
 }
 
 static void content(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_content);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_content);
 }
 
 static void remove_file(serve *s, http_call *c)
 {
-    if (serve_has_store(s, c)) serve_later(s, c, do_delete);
+    if (serve_has_store(s, c)) serve_later(s, c, SERVICE_DISK, do_delete);
 }
 
 const serve_route serve_files_routes[] = {

@@ -111,7 +111,7 @@ static void on_done(task *t)
     ask *a = t->ctx;
     if (a->begun)
         end_stream(a);
-    else if (service_work(a->s->service, send_whole, a) != CORUN_OK)
+    else if (service_work(a->s->service, SERVICE_CPU, send_whole, a) != CORUN_OK)
         send_whole(a);
 }
 
@@ -206,7 +206,7 @@ static void take(serve *s, http_call *c, job_kind kind)
     a->since = clock_seconds();
     buf_init(&a->chunk, JOB_MAX_ROW);
     http_set_data(c, a);
-    if (service_work(s->service, begin, a) != CORUN_OK) refuse(a, 429, err_text());
+    if (service_work(s->service, SERVICE_CPU, begin, a) != CORUN_OK) refuse(a, 429, err_text());
 }
 
 static void completions(serve *s, http_call *c) { take(s, c, JOB_COMPLETION); }
@@ -257,8 +257,8 @@ static void answer_text(serve *s, http_call *c,
 
 static void do_tokenize(serve *s, http_call *c) { answer_text(s, c, openai_tokenize); }
 static void do_detokenize(serve *s, http_call *c) { answer_text(s, c, openai_detokenize); }
-static void tokenize(serve *s, http_call *c) { serve_later(s, c, do_tokenize); }
-static void detokenize(serve *s, http_call *c) { serve_later(s, c, do_detokenize); }
+static void tokenize(serve *s, http_call *c) { serve_later(s, c, SERVICE_CPU, do_tokenize); }
+static void detokenize(serve *s, http_call *c) { serve_later(s, c, SERVICE_CPU, do_detokenize); }
 
 const serve_route serve_openai_routes[] = {
     {"POST", "/v1/completions", false, NULL, completions, on_gone},

@@ -193,7 +193,7 @@ static void run_later(void *arg)
     l.fn(l.s, l.c);
 }
 
-void serve_later(serve *s, http_call *c, void (*fn)(serve *s, http_call *c))
+void serve_later(serve *s, http_call *c, service_lane lane, void (*fn)(serve *s, http_call *c))
 {
     later *l;
     if (!MEM_NEW(l, 1)) {
@@ -201,7 +201,7 @@ void serve_later(serve *s, http_call *c, void (*fn)(serve *s, http_call *c))
         return;
     }
     *l = (later){s, c, fn};
-    if (service_work(s->service, run_later, l) == CORUN_OK) return;
+    if (service_work(s->service, lane, run_later, l) == CORUN_OK) return;
     mem_free(l);
     serve_error(s, c, 429, NULL, NULL, NULL, "%s", err_text());
 }

@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 
-#define WORK_MAX      4096 /* functions that wait */
+#define WORK_MAX      4096 /* functions that wait, in each lane */
 #define THREADS_MAX   64
 #define STATS_SECONDS 0.02 /* age of the engine's figures, at most, while it runs */
 
@@ -37,15 +37,27 @@ typedef struct work {
     void *arg;
 } work;
 
+typedef struct lane {
+    pthread_cond_t labour;
+    work *work; /* a ring of WORK_MAX */
+    size_t head, n;
+} lane;
+
+typedef struct worker {
+    service *v;
+    lane *lane;
+    pthread_t thread;
+} worker;
+
 struct service {
     cmd_session *s;
     service_opts o;
     pthread_mutex_t lock;
-    pthread_cond_t wake;   /* the service's thread: there is news */
-    pthread_cond_t quiet;  /* service_stop: something has ended */
-    pthread_cond_t labour; /* the threads of service_work */
-    pthread_t engine_thread, thread[THREADS_MAX];
-    size_t n_thread;
+    pthread_cond_t wake;  /* the service's thread: there is news */
+    pthread_cond_t quiet; /* service_stop: something has ended */
+    pthread_t engine_thread;
+    worker worker[THREADS_MAX + 1]; /* the first one for SERVICE_DISK */
+    size_t n_worker;
     bool engine_on;
 
     /* Under the lock. */
@@ -56,8 +68,8 @@ struct service {
     bool stopping, cancelling, closing;
     char *failure;
     service_stats stats;
-    work *work; /* a ring of WORK_MAX */
-    size_t work_head, n_work, n_working;
+    lane lane[SERVICE_LANES];
+    size_t n_work; /* functions that wait or run */
 
     atomic_bool news; /* something was queued, cancelled or closed */
 
@@ -410,32 +422,35 @@ static void *engine_main(void *arg)
 
 static void *work_main(void *arg)
 {
-    service *v = arg;
+    const worker *me = arg;
+    service *v = me->v;
+    lane *l = me->lane;
     pthread_mutex_lock(&v->lock);
     for (;;) {
-        while (!v->n_work && !v->closing) pthread_cond_wait(&v->labour, &v->lock);
-        if (!v->n_work) break;
-        work w = v->work[v->work_head];
-        v->work_head = (v->work_head + 1) % WORK_MAX;
-        v->n_work--;
-        v->n_working++;
+        while (!l->n && !v->closing) pthread_cond_wait(&l->labour, &v->lock);
+        if (!l->n) break;
+        work w = l->work[l->head];
+        l->head = (l->head + 1) % WORK_MAX;
+        l->n--;
         pthread_mutex_unlock(&v->lock);
         w.fn(w.arg);
         pthread_mutex_lock(&v->lock);
-        v->n_working--;
+        v->n_work--;
         pthread_cond_broadcast(&v->quiet);
     }
     pthread_mutex_unlock(&v->lock);
     return NULL;
 }
 
-corun_status service_work(service *v, void (*fn)(void *arg), void *arg)
+corun_status service_work(service *v, service_lane which, void (*fn)(void *arg), void *arg)
 {
+    lane *l = &v->lane[which];
     pthread_mutex_lock(&v->lock);
-    bool room = v->n_work < WORK_MAX;
+    bool room = l->n < WORK_MAX;
     if (room) {
-        v->work[(v->work_head + v->n_work++) % WORK_MAX] = (work){fn, arg};
-        pthread_cond_signal(&v->labour);
+        l->work[(l->head + l->n++) % WORK_MAX] = (work){fn, arg};
+        v->n_work++;
+        pthread_cond_signal(&l->labour);
     }
     pthread_mutex_unlock(&v->lock);
     if (!room) FAIL(CORUN_ECAPACITY, "%d pieces of work wait", WORK_MAX);
@@ -446,8 +461,8 @@ corun_status service_work(service *v, void (*fn)(void *arg), void *arg)
 
 static bool own_thread(const service *v)
 {
-    for (size_t i = 0; i < v->n_thread; i++)
-        if (pthread_equal(pthread_self(), v->thread[i])) return true;
+    for (size_t i = 0; i < v->n_worker; i++)
+        if (pthread_equal(pthread_self(), v->worker[i].thread)) return true;
     return false;
 }
 
@@ -541,9 +556,9 @@ size_t service_running(service *v, service_row *out, size_t cap)
 
 /* ---- open, stop, close ----------------------------------------------------------------------- */
 
-static corun_status start_thread(pthread_t *out, void *(*fn)(void *), service *v)
+static corun_status start_thread(pthread_t *out, void *(*fn)(void *), void *arg)
 {
-    int err = pthread_create(out, NULL, fn, v);
+    int err = pthread_create(out, NULL, fn, arg);
     if (err) FAIL(CORUN_ENOMEM, "a thread cannot be started: %s", strerror(err));
     return CORUN_OK;
 }
@@ -552,16 +567,20 @@ static corun_status open_service(service *v, const service_opts *o)
 {
     if (!o->window || !o->slots || !o->threads || o->threads > THREADS_MAX)
         FAIL(CORUN_EINVAL, "service: a window, slots and 1 ... %d threads are needed", THREADS_MAX);
-    if (!MEM_NEW(v->id, o->window) || !MEM_NEW(v->alive, o->window) || !MEM_NEW(v->work, WORK_MAX))
-        return CORUN_ENOMEM;
+    if (!MEM_NEW(v->id, o->window) || !MEM_NEW(v->alive, o->window)) return CORUN_ENOMEM;
+    for (int i = 0; i < SERVICE_LANES; i++)
+        if (!MEM_NEW(v->lane[i].work, WORK_MAX)) return CORUN_ENOMEM;
     TRY(corun_engine_stats(v->s->engine, &v->stats.engine));
     TRY(start_thread(&v->engine_thread, engine_main, v));
     v->engine_on = true;
     pthread_mutex_lock(&v->lock); /* own_thread reads the table */
     corun_status st = CORUN_OK;
-    while (st == CORUN_OK && v->n_thread < o->threads) {
-        st = start_thread(&v->thread[v->n_thread], work_main, v);
-        if (st == CORUN_OK) v->n_thread++;
+    while (st == CORUN_OK && v->n_worker <= o->threads) {
+        worker *w = &v->worker[v->n_worker];
+        w->v = v;
+        w->lane = &v->lane[v->n_worker ? SERVICE_CPU : SERVICE_DISK];
+        st = start_thread(&w->thread, work_main, w);
+        if (st == CORUN_OK) v->n_worker++;
     }
     pthread_mutex_unlock(&v->lock);
     return st;
@@ -579,7 +598,7 @@ corun_status service_open(service **out, cmd_session *s, const service_opts *o)
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
     pthread_mutex_init(&v->lock, NULL);
     pthread_cond_init(&v->wake, NULL);
-    pthread_cond_init(&v->labour, NULL);
+    for (int i = 0; i < SERVICE_LANES; i++) pthread_cond_init(&v->lane[i].labour, NULL);
     pthread_cond_init(&v->quiet, &steady);
     pthread_condattr_destroy(&steady);
     corun_status st = open_service(v, o);
@@ -607,7 +626,7 @@ static size_t cancel_many(service *v, bool background)
     return n;
 }
 
-static bool is_quiet(const service *v) { return !v->n_task && !v->n_work && !v->n_working; }
+static bool is_quiet(const service *v) { return !v->n_task && !v->n_work; }
 
 bool service_stop(service *v, double seconds)
 {
@@ -639,17 +658,19 @@ void service_close(service *v)
     pthread_mutex_lock(&v->lock);
     v->closing = true;
     pthread_cond_broadcast(&v->wake);
-    pthread_cond_broadcast(&v->labour);
+    for (int i = 0; i < SERVICE_LANES; i++) pthread_cond_broadcast(&v->lane[i].labour);
     pthread_mutex_unlock(&v->lock);
     if (v->engine_on) pthread_join(v->engine_thread, NULL);
-    for (size_t i = 0; i < v->n_thread; i++) pthread_join(v->thread[i], NULL);
+    for (size_t i = 0; i < v->n_worker; i++) pthread_join(v->worker[i].thread, NULL);
     pthread_cond_destroy(&v->wake);
-    pthread_cond_destroy(&v->labour);
+    for (int i = 0; i < SERVICE_LANES; i++) {
+        pthread_cond_destroy(&v->lane[i].labour);
+        mem_free(v->lane[i].work);
+    }
     pthread_cond_destroy(&v->quiet);
     pthread_mutex_destroy(&v->lock);
     mem_free(v->failure);
     mem_free(v->id);
     mem_free(v->alive);
-    mem_free(v->work);
     mem_free(v);
 }

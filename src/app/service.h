@@ -37,7 +37,7 @@ typedef struct service_opts {
     size_t queue;   /* tasks that may wait, those in the background not counted */
     size_t window;  /* prompts alive in the engine */
     size_t slots;   /* rows of a step: a task in the background starts only while fewer are used */
-    size_t threads; /* for service_work */
+    size_t threads; /* for the work of SERVICE_CPU */
 } service_opts;
 
 /* The session must outlive the service. */
@@ -48,8 +48,10 @@ corun_status service_submit(service *v, task *t);
  * memory is there. From any thread. */
 void service_cancel(service *v, task *t);
 /* Runs fn(arg) on one of the service's threads, for work that is too long for the caller's thread.
+ * What waits for the disk has a thread of its own, so that requests do not wait for it.
  * CORUN_ECAPACITY: too much waits. */
-corun_status service_work(service *v, void (*fn)(void *arg), void *arg);
+typedef enum service_lane { SERVICE_CPU, SERVICE_DISK, SERVICE_LANES } service_lane;
+corun_status service_work(service *v, service_lane lane, void (*fn)(void *arg), void *arg);
 /* The engine has failed as a whole: text of the cause, or NULL. No task is taken any more. */
 const char *service_failure(const service *v);
 
