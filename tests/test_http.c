@@ -30,7 +30,7 @@ typedef struct room {
     http *s;
     atomic_int gone, calls, cut;
     _Atomic(http_call *) held;
-    pthread_t thread[STREAMS + 1];
+    pthread_t thread[64];
     atomic_int n_thread;
 } room;
 
@@ -89,11 +89,33 @@ static corun_status too_much(void *ctx, const char *data, size_t len)
     FAIL(CORUN_ECAPACITY, "the reader takes no more");
 }
 
+/* A reader that lets each piece be counted elsewhere. */
+static atomic_int held_bytes, pause_ms = 5;
+
+static void *run_later(void *arg)
+{
+    usleep((useconds_t)pause_ms * 1000);
+    http_body_go_on(arg);
+    return NULL;
+}
+
+static corun_status take_later(void *ctx, const char *data, size_t len)
+{
+    http_call *c = ctx;
+    room *r = http_data(c);
+    for (size_t i = 0; i < len; i++) /* in order, and none twice */
+        if ((unsigned char)data[i] != (unsigned char)held_bytes++) held_bytes = -1000000;
+    http_body_wait(c);
+    pthread_create(&r->thread[r->n_thread++], NULL, run_later, c);
+    return CORUN_OK;
+}
+
 static void on_head(void *ctx, http_call *c)
 {
     http_set_data(c, ctx);
     if (strcmp(http_path(c), "/small") == 0) http_body_limit(c, 10);
     if (strcmp(http_path(c), "/reader") == 0) http_body_reader(c, too_much, NULL);
+    if (strcmp(http_path(c), "/later") == 0) http_body_reader(c, take_later, c);
 }
 
 static void on_call(void *ctx, http_call *c)
@@ -474,6 +496,63 @@ static void test_ahead(void **state)
     close_room(&r);
 }
 
+/* A reader that takes its time holds up its own connection only, and loses nothing. */
+static void test_body_waits(void **state)
+{
+    (void)state;
+    room r;
+    char got[4096];
+    const http_limits l = limits(); /* a second for a body */
+    open_room(&r, &l);
+    for (int chunked = 0; chunked < 2; chunked++) {
+        int fd = dial(&r);
+        held_bytes = 0;
+        say(fd, chunked ? "POST /later HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"
+                        : "POST /later HTTP/1.1\r\n" HOST "Content-Length: 256\r\n\r\n");
+        for (int i = 0; i < 256;) {
+            unsigned char piece[64];
+            int n = 1 + i % 63;
+            if (i + n > 256) n = 256 - i;
+            for (int k = 0; k < n; k++) piece[k] = (unsigned char)(i + k);
+            char frame[16];
+            snprintf(frame, sizeof frame, "%x\r\n", n);
+            if (chunked) say(fd, frame);
+            assert_int_equal(send(fd, piece, (size_t)n, MSG_NOSIGNAL), n);
+            if (chunked) say(fd, "\r\n");
+            i += n;
+        }
+        if (chunked) say(fd, "0\r\n\r\n");
+        say(fd, "GET / HTTP/1.1\r\n" HOST "\r\n"); /* the next request comes after it */
+        assert_true(hear(fd, got, sizeof got, "Content-Length: 0\r\n\r\n"));
+        assert_int_equal(held_bytes, 256);
+        assert_true(hear(fd, got, sizeof got, "Content-Length: 0\r\n\r\n"));
+        close(fd);
+    }
+    pause_ms = 2500; /* longer than the limits of time; others are served meanwhile */
+    held_bytes = 0;
+    int fd = dial(&r);
+    say(fd, "POST /later HTTP/1.1\r\n" HOST "Content-Length: 1\r\n\r\n");
+    assert_int_equal(send(fd, "", 1, MSG_NOSIGNAL), 1);
+    while (held_bytes == 0) nap();
+    int calls = r.calls;
+    ask(&r, "GET / HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n", "HTTP/1.1 200 ");
+    assert_int_equal(r.calls, calls + 1);
+    assert_true(hear(fd, got, sizeof got, "Content-Length: 0\r\n\r\n"));
+    close(fd);
+    pause_ms = 300; /* a client that goes: seen when the reader goes on */
+    held_bytes = 0;
+    fd = dial(&r);
+    say(fd, "POST /later HTTP/1.1\r\n" HOST "Content-Length: 9\r\n\r\n");
+    assert_int_equal(send(fd, "", 1, MSG_NOSIGNAL), 1);
+    while (held_bytes == 0) nap();
+    close(fd);
+    for (int i = 0; i < 1000 && !r.gone; i++) nap();
+    assert_int_equal(r.gone, 1);
+    assert_int_equal(http_stats(r.s).timeouts, 0);
+    pause_ms = 5;
+    close_room(&r);
+}
+
 /* ---- a reply is whole, or its end is missing ------------------------------------------------- */
 
 /* The body of a reply that was sent whole, or NULL. */
@@ -633,6 +712,7 @@ int main(void)
         T(test_early_reply),
         T(test_drain_ends_idle_connections),
         T(test_turns),
+        T(test_body_waits),
         T(test_ahead),
         T(test_broken),
         T(test_no_memory),

@@ -5,8 +5,10 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -354,6 +356,47 @@ def test_one_client_does_not_starve_the_rest(serve):
     busy.set()
     good.join()
     assert len(late) > 20 and max(late) < 1, (len(late), max(late))
+
+
+SLOW_DISK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+ssize_t write(int fd, const void *data, size_t n)
+{
+    char link[64], name[4096] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, name, sizeof name - 1) > 0 && strstr(name, "/files/part-")) usleep(700000);
+    ssize_t (*real)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
+    return real(fd, data, n);
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_slow_disk_holds_up_nobody_else(corun, tmp_path):
+    (tmp_path / "slow.c").write_text(SLOW_DISK)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "slow.so", "slow.c"], cwd=tmp_path, check=True)
+    asan = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+    env = {**os.environ, "LD_PRELOAD": str(tmp_path / "slow.so"), "ASAN_OPTIONS": asan}
+    with Server(tmp_path, "--state", "state", env=env) as s:
+        client = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
+        data = b"x" * (150 << 10)  # three writes at least
+        began = time.monotonic()
+        upload = threading.Thread(target=lambda: client.files.create(file=("a", data), purpose="batch"))
+        upload.start()
+        late = []
+        while upload.is_alive():
+            begin = time.monotonic()
+            assert s.get("/health")[0] == 200
+            assert s.post("/v1/completions", {"model": "m", "prompt": "x", "max_tokens": 2})[0] == 200
+            late.append(time.monotonic() - begin)
+        upload.join()
+        assert time.monotonic() - began > 2  # the disk was slow
+        assert len(late) > 20 and max(late) < 0.6, (len(late), max(late))
+        assert client.files.content(client.files.list().data[0].id).read() == data
 
 
 def test_stored_limit(corun, serve):

@@ -494,9 +494,11 @@ static void test_lanes(void **state)
         assert_int_equal(service_work(b.v, SERVICE_CPU, work, &n_worked), CORUN_OK);
     for (int i = 0; i < 5000 && n_worked < 10; i++) usleep(1000);
     assert_int_equal(n_worked, 10);
+    assert_true(service_stop(b.v, 5)); /* nor the server from its end */
+    assert_int_equal(service_work(b.v, SERVICE_DISK, work, &n_worked), CORUN_OK);
     for (int i = 0; i < 5; i++) sem_post(&stall);
-    assert_true(service_stop(b.v, 5));
     close_bench(&b);
+    assert_int_equal(n_worked, 11); /* all that was taken is done */
     sem_destroy(&stall);
 }
 

@@ -4,7 +4,7 @@
  *
  * Owners on other threads touch a call's `out` and flags only, under the lock, and put the call on
  * the list of those with news; the loop takes it from there. */
-#include "app/http.h"
+#include "app/http_in.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,10 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <event2/buffer.h>
 #include <event2/event.h>
 
-#include "app/http_head.h"
 #include "base/clock.h"
 
 #define TICK      0.25 /* seconds between looks at the limits of time */
@@ -36,7 +34,7 @@
 
 typedef enum conn_state { HEAD, BODY, ANSWER, FLUSH, LINGER } conn_state;
 
-typedef struct conn {
+struct conn {
     struct conn *prev, *next;
     http *s;
     int fd;
@@ -56,47 +54,6 @@ typedef struct conn {
     bool fresh;          /* no request yet */
     bool last;           /* closed when all is sent */
     bool deaf;           /* what comes is dropped */
-} conn;
-
-struct http_call {
-    http *s;
-    conn *c; /* the loop's: NULL: the client is gone */
-    http_head head;
-    http_chunks chunks;
-    uint64_t left; /* of a body with a length */
-    buf body;
-    size_t limit, counted; /* of the body; its bytes in `bodies` */
-    corun_status (*put)(void *ctx, const char *data, size_t len);
-    void *put_ctx, *data;
-    size_t number; /* the owner's */
-    http_call *next_news;
-    /* under the lock */
-    struct evbuffer *out;
-    int file; /* to be sent after it; -1: none */
-    uint64_t file_len;
-    size_t unsent;
-    bool news, begun, ended, gone;
-    bool cut;   /* the connection is to end: its client reads too slowly, or bytes were lost */
-    bool whole; /* the body is read, and the connection may have another request */
-};
-
-struct http {
-    struct event_base *base;
-    struct event *accept, *wake, *tick;
-    int fd, wake_fd;
-    uint16_t port;
-    http_limits l;
-    http_handler h;
-    pthread_t thread;
-    bool running;
-    conn *conns;
-    size_t bodies; /* bytes */
-    pthread_mutex_t lock;
-    http_call *news;
-    http_counts n;
-    size_t n_call; /* that are not freed */
-    _Atomic bool draining;
-    bool closing, dead;
 };
 
 http_limits http_limits_default(void)
@@ -115,41 +72,11 @@ http_limits http_limits_default(void)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void free_http(http *s);
-
-static void free_call(http_call *c)
-{
-    http *s = c->s;
-    http_head_free(&c->head);
-    buf_free(&c->body);
-    if (c->out) evbuffer_free(c->out);
-    if (c->file >= 0) close(c->file);
-    pthread_mutex_lock(&s->lock);
-    s->n.alive--;
-    bool last = --s->n_call == 0 && s->dead;
-    pthread_mutex_unlock(&s->lock);
-    mem_free(c);
-    if (last) free_http(s);
-}
-
 /* On the loop's thread: its body no longer counts, however long its owner has kept it. */
 static void forget_call(http_call *c)
 {
     c->s->bodies -= c->counted;
-    free_call(c);
-}
-
-/* Under the lock: the loop is to look at the call. */
-static void tell(http_call *c)
-{
-    uint64_t one = 1;
-    http *s = c->s;
-    if (c->news) return;
-    c->news = true;
-    c->next_news = s->news;
-    bool first = s->news == NULL;
-    s->news = c;
-    if (first && write(s->wake_fd, &one, sizeof one) < 0) return; /* it is awake anyway */
+    http_call_free(c);
 }
 
 static void set_read(conn *k, bool on)
@@ -207,22 +134,6 @@ static void drop(conn *k)
 
 /* ---- what goes out --------------------------------------------------------------------------- */
 
-/* False, here and below: no memory; the reply is not whole. */
-static bool put_head(struct evbuffer *b, int status, const char *type, const http_field *f,
-                     size_t n_field, bool keep)
-{
-    char date[64];
-    struct tm tm;
-    time_t now = time(NULL);
-    gmtime_r(&now, &tm);
-    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-    bool ok = evbuffer_add_printf(b, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n", status,
-                                  http_head_reason(status), date, type) >= 0;
-    for (size_t i = 0; i < n_field; i++)
-        ok = ok && evbuffer_add_printf(b, "%s: %s\r\n", f[i].name, f[i].value) >= 0;
-    return ok && (keep || evbuffer_add_printf(b, "Connection: close\r\n") >= 0);
-}
-
 static bool flush(conn *k);
 
 /* The transport's own reply to a request that it does not take; the connection ends. */
@@ -234,7 +145,7 @@ static void refuse(conn *k, int status, const char *why)
                      "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
                      "\"code\":null}}",
                      why, status >= 500 ? "server_error" : "invalid_request_error");
-    if (!put_head(k->out, status, "application/json", NULL, 0, false) ||
+    if (!http_put_head(k->out, status, "application/json", NULL, 0, false) ||
         evbuffer_add_printf(k->out, "Content-Length: %d\r\n%s\r\n%s", n,
                             status == 503 ? "Retry-After: 1\r\n" : "", body) < 0) {
         drop(k);
@@ -318,6 +229,19 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
     flush(arg);
 }
 
+static void feed(conn *k);
+
+/* The reader of the body takes pieces again. The time that it has waited does not count. */
+static void go_on(conn *k)
+{
+    double now = clock_seconds();
+    k->call->waits = false;
+    k->since += now - k->call->waits_since;
+    k->moved = now;
+    set_read(k, true);
+    feed(k);
+}
+
 /* Takes what an owner has written. */
 static void take_news(http_call *c)
 {
@@ -325,7 +249,8 @@ static void take_news(http_call *c)
     conn *k = c->c;
     pthread_mutex_lock(&s->lock);
     c->news = false;
-    bool ended = c->ended, cut = c->cut, whole = c->whole;
+    bool ended = c->ended, cut = c->cut, whole = c->whole, goes_on = c->goes_on;
+    c->goes_on = false;
     if (k && !unsent(k)) k->moved = clock_seconds();
     if (k && evbuffer_add_buffer(k->out, c->out) != 0) cut = true;
     if (k && c->file >= 0) {
@@ -354,7 +279,7 @@ static void take_news(http_call *c)
         k->call = NULL;
         forget_call(c);
     }
-    flush(k);
+    if (flush(k) && goes_on && !ended) go_on(k);
 }
 
 static void on_wake(evutil_socket_t fd, short what, void *arg)
@@ -453,7 +378,7 @@ static void feed(conn *k)
     http_call *c = k->call;
     size_t at = 0;
     bool done = !c->head.chunked && c->left == 0;
-    while (!done && at < k->in.len) {
+    while (!done && !c->waits && at < k->in.len) {
         const char *p = k->in.data + at;
         size_t len = k->in.len - at, used, n;
         int r = 0;
@@ -474,7 +399,10 @@ static void feed(conn *k)
     }
     if (at) memmove(k->in.data, k->in.data + at, k->in.len - at);
     k->in.len -= at;
-    if (done) complete(k);
+    if (c->waits) /* a piece of a body in chunks is never its end */
+        set_read(k, false);
+    else if (done)
+        complete(k);
 }
 
 /* The head is there: the call begins. */
@@ -501,7 +429,7 @@ static void begin(conn *k, size_t head)
     k->in.len -= head;
     k->looked = k->blank = 0;
     if (status) {
-        free_call(c);
+        http_call_free(c);
         refuse(k, status, why);
         return;
     }
@@ -681,6 +609,7 @@ static const char *late(const conn *k, double now)
         if (now - k->since <= l->head_s) return NULL;
         return k->in.len ? "the head of the request came too slowly" : "";
     case BODY: {
+        if (k->call->waits) return NULL;
         double rest = now - k->since - l->body_s;
         bool slow = rest > 0 && (double)k->got < rest * l->body_min;
         return slow || now - k->moved > l->body_s ? "the body came too slowly" : NULL;
@@ -802,12 +731,6 @@ void http_drain(http *s)
     shout(s);
 }
 
-static void free_http(http *s)
-{
-    pthread_mutex_destroy(&s->lock);
-    mem_free(s);
-}
-
 void http_close(http *s)
 {
     if (!s) return;
@@ -836,13 +759,13 @@ void http_close(http *s)
         c->news = false;
         bool ended = c->ended;
         pthread_mutex_unlock(&s->lock);
-        if (ended) free_call(c);
+        if (ended) http_call_free(c);
         c = next;
     }
     pthread_mutex_lock(&s->lock);
     bool last = --s->n_call == 0;
     pthread_mutex_unlock(&s->lock);
-    if (last) free_http(s);
+    if (last) http_free(s);
 }
 
 http_counts http_stats(const http *s)
@@ -853,143 +776,3 @@ http_counts http_stats(const http *s)
     pthread_mutex_unlock(&h->lock);
     return n;
 }
-
-/* ---- the request ----------------------------------------------------------------------------- */
-
-const char *http_method(const http_call *c) { return c->head.method; }
-const char *http_path(const http_call *c) { return c->head.path; }
-
-const char *http_query(const http_call *c, const char *name)
-{
-    for (size_t i = 0; i < c->head.n_query; i++)
-        if (strcmp(c->head.query[i].name, name) == 0) return c->head.query[i].value;
-    return NULL;
-}
-
-const char *http_header(const http_call *c, const char *name)
-{
-    return http_head_field(&c->head, name);
-}
-
-const char *http_body(const http_call *c, size_t *len)
-{
-    *len = c->body.len;
-    return c->body.data ? c->body.data : "";
-}
-
-void http_set_data(http_call *c, void *data) { c->data = data; }
-void *http_data(const http_call *c) { return c->data; }
-void http_set_number(http_call *c, size_t number) { c->number = number; }
-size_t http_number(const http_call *c) { return c->number; }
-
-bool http_is_gone(const http_call *c)
-{
-    pthread_mutex_lock(&c->s->lock);
-    bool gone = c->gone;
-    pthread_mutex_unlock(&c->s->lock);
-    return gone;
-}
-
-void http_body_limit(http_call *c, size_t bytes) { c->limit = bytes; }
-
-void http_body_reader(http_call *c, corun_status (*put)(void *ctx, const char *data, size_t len),
-                      void *ctx)
-{
-    c->put = put;
-    c->put_ctx = ctx;
-}
-
-/* ---- the reply ------------------------------------------------------------------------------- */
-
-/* Under the lock; true: the caller frees the call. */
-static bool end(http_call *c)
-{
-    c->ended = true;
-    if (c->s->dead) return true;
-    tell(c);
-    return false;
-}
-
-static bool keeps(const http_call *c) { return c->whole && !c->head.close && !c->s->draining; }
-
-static bool no_body(const http_call *c) { return strcmp(c->head.method, "HEAD") == 0; }
-
-void http_reply(http_call *c, int status, const char *type, const http_field *f, size_t n_field,
-                const char *data, size_t len)
-{
-    pthread_mutex_lock(&c->s->lock);
-    if (!c->gone)
-        c->cut |= !put_head(c->out, status, type, f, n_field, keeps(c)) ||
-                  evbuffer_add_printf(c->out, "Content-Length: %zu\r\n\r\n", len) < 0 ||
-                  (!no_body(c) && evbuffer_add(c->out, data, len) != 0);
-    bool mine = end(c);
-    pthread_mutex_unlock(&c->s->lock);
-    if (mine) free_call(c);
-}
-
-void http_reply_file(http_call *c, const char *type, int fd, uint64_t len)
-{
-    pthread_mutex_lock(&c->s->lock);
-    if (!c->gone) {
-        c->cut |= !put_head(c->out, 200, type, NULL, 0, keeps(c)) ||
-                  evbuffer_add_printf(c->out, "Content-Length: %llu\r\n\r\n",
-                                      (unsigned long long)len) < 0;
-    }
-    c->file = fd;
-    c->file_len = no_body(c) ? 0 : len;
-    bool mine = end(c);
-    pthread_mutex_unlock(&c->s->lock);
-    if (mine) free_call(c);
-}
-
-void http_stream_begin(http_call *c, int status, const char *type, const http_field *f,
-                       size_t n_field)
-{
-    pthread_mutex_lock(&c->s->lock);
-    c->begun = true;
-    if (c->head.old) c->whole = false; /* its end is the connection's */
-    if (!c->gone) {
-        const char *how = c->head.old ? "" : "Transfer-Encoding: chunked\r\n";
-        c->cut |= !put_head(c->out, status, type, f, n_field, keeps(c)) ||
-                  evbuffer_add_printf(c->out, "%s\r\n", how) < 0;
-        tell(c);
-    }
-    pthread_mutex_unlock(&c->s->lock);
-}
-
-/* One piece of a stream. */
-static bool put_chunk(http_call *c, const char *data, size_t len)
-{
-    if (c->head.old) return evbuffer_add(c->out, data, len) == 0;
-    return evbuffer_add_printf(c->out, "%zx\r\n", len) >= 0 &&
-           evbuffer_add(c->out, data, len) == 0 && evbuffer_add(c->out, "\r\n", 2) == 0;
-}
-
-bool http_stream_put(http_call *c, const char *data, size_t len)
-{
-    pthread_mutex_lock(&c->s->lock);
-    bool ok = !c->gone && !c->cut;
-    if (ok && len && !no_body(c)) {
-        ok = put_chunk(c, data, len);
-        c->unsent += len;
-        ok = ok && c->unsent <= c->s->l.unsent;
-        c->cut = !ok;
-        tell(c);
-    }
-    pthread_mutex_unlock(&c->s->lock);
-    return ok;
-}
-
-static void end_stream(http_call *c, bool whole)
-{
-    pthread_mutex_lock(&c->s->lock);
-    if (!c->gone && !c->cut && !c->head.old && whole && !no_body(c))
-        whole = evbuffer_add(c->out, "0\r\n\r\n", 5) == 0;
-    c->cut |= !whole;
-    bool mine = end(c);
-    pthread_mutex_unlock(&c->s->lock);
-    if (mine) free_call(c);
-}
-
-void http_stream_end(http_call *c) { end_stream(c, true); }
-void http_stream_break(http_call *c) { end_stream(c, false); }

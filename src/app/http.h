@@ -84,6 +84,11 @@ void http_body_limit(http_call *c, size_t bytes);
  * CORUN_OK: 400 with the error text, or 413 for CORUN_ECAPACITY. */
 void http_body_reader(http_call *c, corun_status (*put)(void *ctx, const char *data, size_t len),
                       void *ctx);
+/* In such a function: this piece is taken, and no other comes until http_body_go_on, on any thread
+ * that knows the call to be alive. No limit of time runs meanwhile; that the client goes is seen
+ * afterwards. */
+void http_body_wait(http_call *c);
+void http_body_go_on(http_call *c);
 
 /* ---- the reply (any thread; once) ----------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 #include "app/serve_store.h"
 
 enum { MAX_NAME = 1024, MAX_LIST = 10000, FORM_BYTES = 65536 /* of a form besides its file */ };
+enum { WRITE_AT = 65536, PIECE_MAX = 4 * WRITE_AT }; /* bytes of an upload in memory */
 
 /* ---- shared with serve_batches.c ------------------------------------------------------------- */
 
@@ -104,11 +105,15 @@ static void reply_file(serve *s, http_call *c, const store_file *f)
 
 /* ---- uploads --------------------------------------------------------------------------------- */
 
+/* Its form is read on the transport's thread, its file written on that of the disk: the one waits
+ * while the other works. */
 typedef struct upload {
     serve *s;
     http_call *c;
     multipart *form;
     store_draft *draft;
+    buf piece;       /* of the file, to be written */
+    bool busy, gone; /* is being written; the client has gone meanwhile (both under the lock) */
     enum { PURPOSE, FILE_PART } part;
     char purpose[32], filename[MAX_NAME + 1];
     size_t n_purpose;
@@ -123,41 +128,65 @@ static void upload_free(upload *u)
 {
     multipart_close(u->form);
     store_draft_drop(u->draft);
+    buf_free(&u->piece);
     mem_free(u);
 }
 
-static void drop_draft(void *arg) { store_draft_drop(arg); }
-
-/* Removing a long file takes its time: not on the transport's thread, as long as others have room.
- */
-static void drop_later(upload *u)
-{
-    if (!u->draft || service_work(u->s->service, SERVICE_DISK, drop_draft, u->draft) != CORUN_OK)
-        store_draft_drop(u->draft);
-    u->draft = NULL;
-}
-
-/* The first fault of an upload counts. */
+/* The first fault of an upload counts. What is written of it goes with the next piece. */
 static corun_status refuse(upload *u, int status, const char *param)
 {
     if (u->status != 200) return CORUN_OK;
     u->status = status;
     u->param = param;
     snprintf(u->why, sizeof u->why, "%s", err_text());
-    drop_later(u);
     return CORUN_OK;
 }
 
+/* ---- on the disk's thread ---- */
+
 /* What the files may have together is not only this upload's: others, and outputs, count. */
-static corun_status check_room(upload *u)
+static void check_room(upload *u)
 {
-    if (store_used(u->s->store) <= u->s->max_stored) return CORUN_OK;
+    if (store_used(u->s->store) <= u->s->max_stored) return;
     err_set(CORUN_ECAPACITY,
             "file: with it the files of this server would have more than the %llu bytes that they "
             "may have together (--max-stored); delete some",
             (unsigned long long)u->s->max_stored);
-    return refuse(u, 413, "file");
+    refuse(u, 413, "file");
 }
+
+static void put_piece(upload *u)
+{
+    corun_status st = CORUN_OK;
+    if (u->status == 200 && u->has_file && !u->draft) st = store_draft_open(u->s->store, &u->draft);
+    if (u->status == 200 && st == CORUN_OK && u->piece.len)
+        st = store_draft_put(u->draft, u->piece.data, u->piece.len);
+    if (st != CORUN_OK)
+        refuse(u, st == CORUN_ECAPACITY ? 507 : 503, NULL);
+    else
+        check_room(u);
+    buf_reset(&u->piece);
+    if (u->status == 200) return;
+    store_draft_drop(u->draft);
+    u->draft = NULL;
+}
+
+static void write_piece(void *arg)
+{
+    upload *u = arg;
+    serve *s = u->s;
+    put_piece(u);
+    pthread_mutex_lock(&s->lock);
+    u->busy = false;
+    bool gone = u->gone;
+    if (!gone) http_body_go_on(u->c);
+    pthread_mutex_unlock(&s->lock);
+    if (gone) upload_free(u);
+}
+
+static void free_upload(void *arg) { upload_free(arg); }
+
+/* ---- on the transport's ---- */
 
 static corun_status on_part(void *ctx, const char *name, const char *filename)
 {
@@ -181,9 +210,7 @@ static corun_status on_part(void *ctx, const char *name, const char *filename)
     }
     snprintf(u->filename, sizeof u->filename, "%s",
              filename && *filename ? filename : "upload.jsonl");
-    if (u->status != 200) return CORUN_OK;
-    corun_status st = store_draft_open(u->s->store, &u->draft);
-    return st == CORUN_OK ? check_room(u) : refuse(u, st == CORUN_ECAPACITY ? 507 : 503, NULL);
+    return CORUN_OK;
 }
 
 static corun_status on_data(void *ctx, const char *data, size_t len)
@@ -201,8 +228,8 @@ static corun_status on_data(void *ctx, const char *data, size_t len)
         err_set(CORUN_ECAPACITY, "file: longer than %zu bytes (--max-upload)", u->s->max_upload);
         return refuse(u, 413, "file");
     }
-    corun_status st = store_draft_put(u->draft, data, len);
-    return st == CORUN_OK ? check_room(u) : refuse(u, st == CORUN_ECAPACITY ? 507 : 503, NULL);
+    buf_put(&u->piece, data, len);
+    return buf_status(&u->piece) == CORUN_OK ? CORUN_OK : refuse(u, 503, NULL);
 }
 
 static corun_status on_end(void *ctx)
@@ -220,6 +247,11 @@ static corun_status on_body(void *ctx, const char *data, size_t len)
         multipart_close(u->form);
         u->form = NULL;
     }
+    bool dropped = u->status != 200 && u->draft;
+    if (u->piece.len < WRITE_AT && !dropped) return CORUN_OK;
+    u->busy = true;
+    http_body_wait(u->c);
+    if (service_work(u->s->service, SERVICE_DISK, write_piece, u) != CORUN_OK) write_piece(u);
     return CORUN_OK;
 }
 
@@ -232,6 +264,7 @@ static void upload_head(serve *s, http_call *c)
         return;
     }
     *u = (upload){.s = s, .c = c, .status = 200};
+    buf_init(&u->piece, PIECE_MAX);
     const multipart_handler h = {u, on_part, on_data, on_end};
     if (multipart_open(&u->form, http_header(c, "Content-Type"), &h) != CORUN_OK) {
         upload_free(u);
@@ -263,6 +296,7 @@ static void finish_upload(void *arg)
     http_call *c = u->c;
     store_file f;
     check_form(u);
+    put_piece(u);
     if (u->status != 200) {
         serve_error(s, c, u->status, NULL, u->param, u->status == 507 ? "no_room" : NULL, "%s",
                     u->why);
@@ -290,12 +324,17 @@ static void upload_call(serve *s, http_call *c)
 
 static void upload_gone(serve *s, http_call *c)
 {
-    void *data = http_data(c);
-    if (data == serve_held) return; /* whoever holds it ends it */
-    upload *u = data;
-    if (u) drop_later(u);
-    if (u) upload_free(u);
+    upload *u = http_data(c);
+    if ((void *)u == serve_held) return; /* whoever holds it ends it */
     http_set_data(c, serve_held);
+    if (u) {
+        pthread_mutex_lock(&s->lock);
+        bool busy = u->busy;
+        u->gone = true;
+        pthread_mutex_unlock(&s->lock);
+        if (!busy && service_work(s->service, SERVICE_DISK, free_upload, u) != CORUN_OK)
+            upload_free(u);
+    }
     serve_reply(s, c, 499, NULL, "", 0);
 }
 

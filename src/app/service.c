@@ -41,6 +41,7 @@ typedef struct lane {
     pthread_cond_t labour;
     work *work; /* a ring of WORK_MAX */
     size_t head, n;
+    size_t alive; /* functions that wait or run */
 } lane;
 
 typedef struct worker {
@@ -69,7 +70,6 @@ struct service {
     char *failure;
     service_stats stats;
     lane lane[SERVICE_LANES];
-    size_t n_work; /* functions that wait or run */
 
     atomic_bool news; /* something was queued, cancelled or closed */
 
@@ -435,7 +435,7 @@ static void *work_main(void *arg)
         pthread_mutex_unlock(&v->lock);
         w.fn(w.arg);
         pthread_mutex_lock(&v->lock);
-        v->n_work--;
+        l->alive--;
         pthread_cond_broadcast(&v->quiet);
     }
     pthread_mutex_unlock(&v->lock);
@@ -449,7 +449,7 @@ corun_status service_work(service *v, service_lane which, void (*fn)(void *arg),
     bool room = l->n < WORK_MAX;
     if (room) {
         l->work[(l->head + l->n++) % WORK_MAX] = (work){fn, arg};
-        v->n_work++;
+        l->alive++;
         pthread_cond_signal(&l->labour);
     }
     pthread_mutex_unlock(&v->lock);
@@ -626,7 +626,7 @@ static size_t cancel_many(service *v, bool background)
     return n;
 }
 
-static bool is_quiet(const service *v) { return !v->n_task && !v->n_work; }
+static bool is_quiet(const service *v) { return !v->n_task && !v->lane[SERVICE_CPU].alive; }
 
 bool service_stop(service *v, double seconds)
 {

@@ -57,10 +57,11 @@ const char *service_failure(const service *v);
 
 /* Takes no more tasks, but what service_work has still to hand in; cancels those in the background
  * that have not begun; waits until the others have ended, at most `seconds`; then the rest is
- * cancelled. Returns when nothing is left, tasks or work. True when nothing in the foreground had
- * to be cancelled. */
+ * cancelled. Returns when nothing is left, tasks or work of SERVICE_CPU. True when nothing in the
+ * foreground had to be cancelled. */
 bool service_stop(service *v, double seconds);
-void service_close(service *v); /* after service_stop; NULL is fine */
+/* After service_stop. Ends when the disk's work has ended too. NULL is fine. */
+void service_close(service *v);
 
 #define SERVICE_BUCKETS 16
 typedef struct service_histogram {
