@@ -143,7 +143,9 @@ corun_status vf_run_on(corun_engine *e, vf_job *q, size_t n, vf_when w, corun_st
         TRY(take(&q[i], &ev));
         ended += !q[i].n_open;
     }
-    corun_status st = corun_next(e, &ev);
+    corun_status st; /* a step that was given ahead may still have to land */
+    do st = corun_next(e, &ev);
+    while (st == CORUN_OK && ev.kind == CORUN_EVENT_NONE);
     if (st == CORUN_OK && ev.kind != CORUN_EVENT_IDLE)
         st = err_set(CORUN_EMISMATCH, "an event came after the end of all requests");
     if (st == CORUN_OK) st = corun_engine_stats(e, stats);
