@@ -541,6 +541,8 @@ def test_no_room(corun, serve):
     with pytest.raises(openai.APIStatusError) as e:
         s.upload(b"x" * (1 << 20))
     assert e.value.status_code == 507 and e.value.code == "no_room"
+    name = 'corun_http_requests_total{method="POST",endpoint="/v1/files",status="507"}'
+    assert s.metrics()[name] == 1
     resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE,
                      (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     b = s.client.batches.create(input_file_id=f.id, endpoint="/v1/completions",

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 
 static const int statuses[] = {200, 400, 401, 403, 404, 405, 408, 409,
-                               413, 429, 431, 499, 500, 503, 0}; /* 0: any other */
+                               413, 429, 431, 499, 500, 503, 507, 0}; /* 0: any other */
 enum { N_STATUS = sizeof statuses / sizeof *statuses };
 
 struct serve_metrics {
