@@ -6,6 +6,7 @@
 #
 #   tests     the test programs of the CUDA backend, and every product against its definition
 #   verify    corun verify at the dimensions of Qwen3-8B, 256 slots, each policy; its tables as JSON
+#   widths    128 requests in steps of up to 128 rows and of 8: `dynamic` must differ, `free` must not
 #   long      a prompt of 100,000 tokens at the dimensions of Llama-3.1-8B, cut and found two ways
 #   faults    the planted faults of corun verify (tools/check_faults)
 #   machines  digests of two fixed runs, to be held against those of another machine
@@ -21,7 +22,7 @@
 set -u
 # shellcheck source=scripts/gpu_run.sh
 . "$(dirname "$0")/gpu_run.sh"
-[ $# -ge 2 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2; }
+[ $# -ge 2 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" && exit 2; }
 out=$1
 shift
 bundle=${BUNDLE:-build/bundle} device=${DEVICE:-cuda} configs=${CONFIGS:-tests/data/configs}
@@ -51,10 +52,26 @@ part_verify() {
         gpu_check $p 130 $corun verify $dummy -m $configs/qwen3_8b --slots $slots --ctx $ctx \
             --requests 8 --policy $p --recipe A,B,E,F,G,I,J,L,O,P,Q,R --json "$out/verify_$p.json"
     done
-    gpu_check dynamic 60 $corun verify $dummy -m $configs/qwen3_8b --slots $slots --ctx $ctx \
-        --requests 8 --policy dynamic --recipe A,E,P,R --json "$out/verify_dynamic.json"
     gpu_check table 10 python3 scripts/gpu_requests.py table "$out"
     gpu_end
+}
+
+part_widths() {
+    local in p n
+    begin widths 150
+    in=$(mktemp -d)
+    $requests widths "$in"
+    for p in dynamic free; do
+        for n in 128 8; do
+            gpu_check $p-$n 40 $corun batch $dummy -m $configs/qwen3_8b --ctx 2048 --slots $n --policy $p \
+                --restart -q -i $in/in.jsonl -o $in/${p}_$n.jsonl
+        done
+    done
+    gpu_check differ 20 $requests differ "$in"
+    gpu_end
+    local rc=$?
+    rm -rf "$in"
+    return $rc
 }
 
 part_long() {

@@ -7,7 +7,10 @@ usage: gpu_requests.py long N FOLDER         b, ab, beside: a prompt of N tokens
        gpu_requests.py machines FOLDER       64 requests of mixed length and sampling
        gpu_requests.py digest FOLDER OUT OLD digests of free.jsonl and corun.jsonl; held against OLD
                                              where that is there
-       gpu_requests.py table OUT             the verdicts of OUT/verify_*.json; `dynamic` must differ
+       gpu_requests.py table OUT             the verdicts of OUT/verify_*.json
+       gpu_requests.py widths FOLDER         128 requests of mixed length
+       gpu_requests.py differ FOLDER         how many rows differ by width: some under `dynamic`, none
+                                             under `free`
 """
 import hashlib
 import json
@@ -108,11 +111,29 @@ def table(out):
             cells = {r["recipe"]: r["verdict"] for r in c["recipes"]}
             print(f"{c['policy']}: {c['requests']} requests, {c['tokens']} tokens, identity {c['identity']}")
             print("   " + "  ".join(f"{k} {v}" for k, v in cells.items()))
-            if c["policy"] == "dynamic":
-                bad += not any("differs" in v for v in cells.values())
-            else:
-                bad += not all(v in ("kept", "n/a") for v in cells.values())
+            bad += not all(v in ("kept", "n/a") for v in cells.values())
     return bad
+
+
+def widths(folder):
+    with open(folder / "in.jsonl", "w") as f:
+        for i in range(128):
+            f.write(line(f"r{i}", tokens(300 + i, 200 + 37 * i % 900), 48, 2000 + i))
+
+
+def differ(folder):
+    count = {}
+    for policy in ("dynamic", "free"):
+        rows = []
+        for n in (128, 8):
+            data = (folder / f"{policy}_{n}.jsonl").read_bytes()
+            rows.append(re.sub(rb'"system_fingerprint": ?"[^"]*"', b"", data).splitlines())
+        if len(rows[0]) != 128 or len(rows[1]) != 128:
+            print(f"{policy}: {len(rows[0])} and {len(rows[1])} rows")
+            return 1
+        count[policy] = sum(a != b for a, b in zip(*rows))
+        print(f"{policy}: {count[policy]} of 128 rows differ between steps of up to 128 rows and of 8")
+    return (count["dynamic"] == 0) + (count["free"] != 0)
 
 
 def main():
@@ -126,6 +147,10 @@ def main():
         return machines(path[1])
     if a[:1] == ["digest"]:
         return digest(*path[1:])
+    if a[:1] == ["widths"]:
+        return widths(path[1])
+    if a[:1] == ["differ"]:
+        return differ(path[1])
     if a[:1] == ["table"]:
         return table(path[1])
     print(__doc__)

@@ -50,6 +50,16 @@ def test_long_prompt_rows(tmp_path):
         assert line in text, text
 
 
+def test_widths(tmp_path):
+    """On the CPU `dynamic` gives equal rows: it was not seen to differ, and that is a failure."""
+    p = run(tmp_path, "widths")
+    assert p.returncode == 1
+    text = (tmp_path / "out/widths.txt").read_text()
+    assert "dynamic: 0 of 128 rows differ" in text and "free: 0 of 128 rows differ" in text
+    report = json.loads((tmp_path / "out/widths.json").read_text())
+    assert {c["name"] for c in report["checks"] if c["exit"]} == {"differ"}
+
+
 def test_time_is_kept(tmp_path):
     p = run(tmp_path, "machines", SECONDS_EACH="0")
     assert p.returncode == 1
