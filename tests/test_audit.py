@@ -152,3 +152,8 @@ def test_sources_hold_the_flags(tmp_path):
         path.write_text("# a comment\n" + text if "cmake" in name.lower() else "/* one */" + text)
         assert digest() == want, name
         path.write_text(text)
+
+
+def test_table_of_the_document():
+    r = subprocess.run([str(ROOT / "tools" / "audit_table"), "--check"], capture_output=True)
+    assert r.returncode == 0, r.stdout.decode()
