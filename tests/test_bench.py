@@ -138,7 +138,7 @@ FREE = {"policy": "free", "identity": "0" * 32, "from": 1000000000.0, "to": 1000
 
 
 def write_run(folder, name, figures, card=""):
-    rows = [{"run": "steps", "model": "qwen3-8b", "device": "", "command": ""}, {"figure": "machine", "weight_bytes": 2**34}, *figures]
+    rows = [{"run": "steps", "model": "qwen3-8b", "device": "", "command": ""}, {"figure": "machine", "weight_bytes": 2**34, "version": name}, *figures]
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(v) + "\n" for v in rows) + '{"figure": "st')
     (folder / f"{name}.csv").write_text(card)
 
@@ -163,6 +163,7 @@ def test_tables_of_figures(table, tmp_path):
     assert "| qwen3-8b, `free` | step 256 x 1,536 | 20.00 | 6.00 (75) | 12.00 (75) | 0.50 | 0.50 | 1.00 |" in text
     assert "| qwen3-8b | 256x1024/1024 | `dynamic` | 27.00 | 9,000 | 33 / 1,023 | 1,520 MHz, 699 W | 12.00 GiB |" in text
     assert "step 256 x 1,536 | in 0 of 120 steps; the host waits 18.50 ms a step | 0 |" in text
+    assert "Revisions: job: b; prompts: b; step: b." in text
     assert text.count("not measured") == 7
 
 
