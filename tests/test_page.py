@@ -267,7 +267,10 @@ def test_key(serve, tab, tmp_path):
 def test_a_difference_is_shown(serve, tab):
     page = tab(serve("fake:run", "--policy", "dynamic")).open()
     page.get_by_text("ready", exact=True).wait_for()
-    alone, loaded = prove(page)
+    for _ in range(8):  # on a busy machine the others can be done before the question comes
+        alone, loaded = prove(page)
+        if alone != loaded:
+            break
     assert alone != loaded
     verdict = page.locator("#verdict")
     assert "bad" in verdict.get_attribute("class")
