@@ -2,8 +2,9 @@
  * the config (biases, q and k norm, RoPE scaling).
  *
  * Layer: a = h + O(Attn(norm1(h))), h' = a + Down(SiLU(Gate(norm2(a))) * Up(norm2(a))). The
- * residual add of each half is fused into the norm that follows it. Invariant: forward allocates
- * nothing; buffers are sized by configure. */
+ * residual add of each half is fused into the norm that follows it. What attention needs between
+ * its products, the output of gate and up, and the wanted rows lie in one place: no two of them are
+ * alive at one time. Invariant: forward allocates nothing; buffers are sized by configure. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +14,21 @@ typedef struct layer {
     ops_weight *attn_norm, *qkv, *q_norm, *k_norm, *o, *ffn_norm, *gate_up, *down;
 } layer;
 
-enum { BUF_H, BUF_X, BUF_QKV, BUF_Q, BUF_ATTN, BUF_Y, BUF_GATE_UP, BUF_ACT, BUF_WANT, N_BUF };
+/* Those from N_OWN on lie in BUF_SHARED: qkv, q and attention behind each other. */
+enum {
+    BUF_H,
+    BUF_X,
+    BUF_Y,
+    BUF_ACT,
+    BUF_SHARED,
+    N_OWN,
+    BUF_QKV = N_OWN,
+    BUF_Q,
+    BUF_ATTN,
+    BUF_GATE_UP,
+    BUF_WANT,
+    N_BUF
+};
 
 typedef struct dense {
     model base; /* first: a model is its dense */
@@ -67,10 +82,17 @@ static corun_status logits(model *m, int32_t first, int32_t n)
 
 static void free_bufs(dense *d)
 {
-    for (int i = 0; i < N_BUF; i++) {
-        d->base.o->dev_free(d->base.o, d->buf[i]);
-        d->buf[i] = NULL;
-    }
+    for (int i = 0; i < N_OWN; i++) d->base.o->dev_free(d->base.o, d->buf[i]);
+    for (int i = 0; i < N_BUF; i++) d->buf[i] = NULL;
+}
+
+/* Bytes of n elements as dev_alloc counts them, a multiple of what any kernel reads at once. */
+static corun_status elements(size_t rows, int64_t width, size_t *bytes)
+{
+    if (!mem_mul(rows, (size_t)width * sizeof(uint16_t), bytes) || *bytes > SIZE_MAX / 16)
+        FAIL(CORUN_EINVAL, "activations of %zu rows do not fit in memory", rows);
+    *bytes = (*bytes + 255) / 256 * 256;
+    return CORUN_OK;
 }
 
 static corun_status configure(model *m, const ops_conf *c)
@@ -81,21 +103,20 @@ static corun_status configure(model *m, const ops_conf *c)
     free_bufs(d);
     TRY(o->configure(o, c));
     int64_t q = (int64_t)g->n_head * g->d_head, kv = (int64_t)g->n_kv * g->d_head;
-    int64_t width[N_BUF] = {[BUF_H] = g->n_embd,
-                            [BUF_X] = g->n_embd,
-                            [BUF_QKV] = q + 2 * kv,
-                            [BUF_Q] = q,
-                            [BUF_ATTN] = q,
-                            [BUF_Y] = g->n_embd,
-                            [BUF_GATE_UP] = 2 * (int64_t)g->n_ff,
-                            [BUF_ACT] = g->n_ff,
+    int64_t width[N_BUF] = {[BUF_H] = g->n_embd,    [BUF_X] = g->n_embd,
+                            [BUF_Y] = g->n_embd,    [BUF_ACT] = g->n_ff,
+                            [BUF_QKV] = q + 2 * kv, [BUF_Q] = q,
+                            [BUF_ATTN] = q,         [BUF_GATE_UP] = 2 * (int64_t)g->n_ff,
                             [BUF_WANT] = g->n_embd};
-    for (int i = 0; i < N_BUF; i++) {
-        size_t rows = (size_t)(i == BUF_WANT ? c->max_want : c->max_tok), bytes;
-        if (!mem_mul(rows, (size_t)width[i] * sizeof(uint16_t), &bytes))
-            FAIL(CORUN_EINVAL, "activations of %zu rows do not fit in memory", rows);
-        TRY(o->dev_alloc(o, bytes, &d->buf[i]));
-    }
+    size_t bytes[N_BUF] = {0};
+    for (int i = 0; i < N_BUF; i++)
+        TRY(elements((size_t)(i == BUF_WANT ? c->max_want : c->max_tok), width[i], &bytes[i]));
+    size_t at[N_BUF] = {[BUF_Q] = bytes[BUF_QKV], [BUF_ATTN] = bytes[BUF_QKV] + bytes[BUF_Q]};
+    for (int i = N_OWN; i < N_BUF; i++)
+        if (at[i] + bytes[i] > bytes[BUF_SHARED]) bytes[BUF_SHARED] = at[i] + bytes[i];
+    for (int i = 0; i < N_OWN; i++) TRY(o->dev_alloc(o, bytes[i], &d->buf[i]));
+    for (int i = N_OWN; i < N_BUF; i++)
+        d->buf[i] = (char *)d->buf[BUF_SHARED] + at[i] / 2 * (size_t)o->act_bytes;
     return CORUN_OK;
 }
 
