@@ -80,6 +80,9 @@ same=$(awk 'FNR == 1 { file++ }
     row[FNR] == $0 { equal[FNR]++ }
     END { for (i in equal) n += equal[i] == 2; print n + 0 }' \
     "$out/first.sorted.jsonl" "$out/second.sorted.jsonl" "$out/third.sorted.jsonl")
+echo "five rows again, each alone:
+    $corun replay $out/first.jsonl -m $model -i $lines --policy corun --page 16 -n 5
+"
 echo "identical: $same/$total"
 [ "$same" -eq 64 ] && [ "$total" -eq 64 ] &&
     cmp -s "$out/first.sorted.jsonl" "$out/second.sorted.jsonl" &&

@@ -95,8 +95,18 @@ def merge(corun, *shards, code, text=b"", options=("-i", "in.jsonl")):
 def test_merge(shards):
     corun, whole = shards
     for options in ((), ("-i", "in.jsonl")):
-        merge(corun, "s0", "s1", "s2", code=0, options=options)
+        r = merge(corun, "s0", "s1", "s2", code=0, text=b"all.jsonl: 10 rows of 3 shards",
+                  options=options)
         assert (corun.folder / "all.jsonl").read_bytes() == whole
+        assert (b"warning: without -i" in r.stderr) == (not options)
+
+
+def test_merge_without_input_warns(shards):
+    """A missing shard fits into no check without -i: the number of rows and a warning remain."""
+    corun, whole = shards
+    r = merge(corun, "s0", "s1", code=0, options=())
+    assert b"all.jsonl: 7 rows of 2 shards\n" in r.stderr
+    assert b"warning: without -i IN.jsonl a shard that is missing" in r.stderr
 
 
 def test_merge_of_wrong_shards(shards):

@@ -210,6 +210,27 @@ def test_identity_fields(corun, rows):
     assert "m4.json: is the identity" in err
 
 
+def test_text_only_is_said(corun):
+    """Rows with neither token ids nor log-probabilities are compared by their text, which is said."""
+    said = "text only: %d samples carry no log-probabilities or token ids; ask for logprobs or " \
+           "return_token_ids\n"
+    lines = [completion("a", "x", max_tokens=4, n=2), chat("b", "y", max_tokens=4),
+             completion("c", "z", max_tokens=4, logprobs=0),
+             completion("d", "z", max_tokens=4, return_token_ids=True),
+             completion("e", "z", max_tokens=-1)]
+    corun.batch(lines)
+    out, _ = diff(corun, 0, "out.jsonl", "out.jsonl")
+    assert said % 3 in out
+    r = corun("replay", "out.jsonl", "-m", "fake:phase", "-i", "in.jsonl")
+    assert r.returncode == 0 and said % 3 in r.stdout.decode()
+    (corun.folder / "out.jsonl").rename(corun.folder / "plain.jsonl")
+    corun.batch([completion("a", "x", max_tokens=4, n=2, logprobs=1)])
+    out, _ = diff(corun, 1, "out.jsonl", "plain.jsonl")  # one file with them is not enough
+    assert said % 2 in out
+    out, _ = diff(corun, 0, "out.jsonl", "out.jsonl")
+    assert "text only" not in out
+
+
 # ---- replay --------------------------------------------------------------------------------------
 
 def test_replay(corun, rows):

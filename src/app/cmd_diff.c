@@ -127,6 +127,7 @@ static corun_status print_report(const diff_run *d, const diff_args *a)
     printf("%-18s %llu samples, %llu tokens, %llu log-probabilities\n", "compared",
            (unsigned long long)d->count.samples, (unsigned long long)d->count.tokens,
            (unsigned long long)d->count.logprobs);
+    if (d->count.text_only) printf(DIFF_TEXT_ONLY, (unsigned long long)d->count.text_only);
     buf b;
     buf_init(&b, (size_t)1 << 24);
     corun_status st =

@@ -1,5 +1,6 @@
 /* cmd_merge.c - owns `corun merge`: the results of shards 0 ... N - 1 back into one file.
- * Invariant: the merged file is the file that one run over all lines would have written. */
+ * Invariant: with the input named, the merged file is the file that one run over all lines would
+ * have written; without it, what could not be checked is said. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@ typedef struct merge {
     const char *input;    /* the batch's own lines, or NULL */
     lines *asked;
     buf question;
+    uint64_t rows;
 } merge;
 
 static const char BEGIN[] = "{\"id\":\"batch_req_";
@@ -155,10 +157,22 @@ static corun_status run(merge *m, const char *out)
         buf_putc(&m->line, '\n');
         TRY(buf_status(&m->line));
         TRY(sink_put(m->out, m->line.data, m->line.len));
+        m->rows++;
     }
     if (cmd_signal()) return CORUN_OK;
     TRY(check_end(m));
     return sink_commit(m->out);
+}
+
+/* The output is in place: how many rows it has, and what is known of them. */
+static void say_end(const merge *m, const char *out)
+{
+    fprintf(stderr, "corun: %s: %llu rows of %zu shard%s%s%s\n", out, (unsigned long long)m->rows,
+            m->n, m->n == 1 ? "" : "s", m->input ? ", each that of its line of " : "",
+            m->input ? m->input : "");
+    if (!m->input)
+        fprintf(stderr, "corun: warning: without -i IN.jsonl a shard that is missing, cut or at "
+                        "another place can go unseen: the rows were not checked against lines\n");
 }
 
 int cmd_merge(int argc, char **argv)
@@ -174,7 +188,7 @@ int cmd_merge(int argc, char **argv)
         {"output", 'o', ARG_TEXT, &out, "FILE",
          "the whole batch; .gz is written; - is standard output"},
         {"input", 'i', ARG_TEXT, &m->input, "FILE",
-         "the requests of the batch: every row must be that of its line"},
+         "the requests of the batch: every row must be that of its line, and none missing"},
         {"help", 'h', ARG_FLAG, &help, NULL, "this text"},
     };
     int code;
@@ -183,8 +197,11 @@ int cmd_merge(int argc, char **argv)
     if (st != CORUN_OK) {
         code = cmd_usage("merge", "%s", corun_last_error());
     } else if (help) {
-        puts("corun merge -o OUT.jsonl [-i IN.jsonl] SHARD0 SHARD1 ...\n\n"
-             "Joins the results of `corun batch --shard I/N`, given in the order of I.");
+        puts(
+            "corun merge -o OUT.jsonl [-i IN.jsonl] SHARD0 SHARD1 ...\n\n"
+            "Joins the results of `corun batch --shard I/N`, given in the order of I, and says how "
+            "many\nrows there are. Give -i: without it a shard that is missing, cut or at another "
+            "place\ncan go unseen, and only a warning says so.");
         args_help(specs, sizeof specs / sizeof *specs);
         code = CMD_OK;
     } else if (!out || m->n == 0) {
@@ -193,6 +210,7 @@ int cmd_merge(int argc, char **argv)
         cmd_signals_install();
         st = run(m, out);
         code = cmd_signal() ? CMD_SIGNAL + cmd_signal() : st != CORUN_OK ? cmd_fail(st) : CMD_OK;
+        if (code == CMD_OK) say_end(m, out);
     }
     sink_close(m->out);
     place_free(&m->at);

@@ -40,7 +40,7 @@ static corun_status read_args(replay_args *a, int argc, char **argv)
         {"every", 0, ARG_LONG, &a->every, "K", "only rows 1, 1 + K, ..."},
         {"number", 'n', ARG_LONG, &a->n, "N", "only N rows, spread evenly"},
         {"identity", 0, ARG_TEXT, &a->identity, "FILE",
-         "of the run that made the rows (batch --metrics): names the fields that differ"},
+         "what `batch --metrics` wrote for the rows: names the fields that differ"},
         {"force", 0, ARG_FLAG, &a->force, NULL, "run under another identity too"},
         {"quiet", 'q', ARG_FLAG, &a->quiet, NULL, "only the summary"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
@@ -52,7 +52,10 @@ static corun_status read_args(replay_args *a, int argc, char **argv)
     if (a->help) {
         puts("corun replay RESULT.jsonl -m MODEL [-i IN.jsonl] [options]\n\n"
              "Runs rows of a result file again, one at a time on a fresh engine, and compares "
-             "tokens\nand log-probability bits. Exit code 0: all equal, 1: a difference.");
+             "tokens\nand log-probability bits. Model and options must be those of the run that "
+             "made "
+             "them\n(--policy, --page and so on). Exit code 0: all equal, 1: a difference, or "
+             "another identity.");
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;
     }
@@ -138,7 +141,11 @@ static corun_status check_identity(replay *r)
         return CORUN_OK;
     }
     FAIL(CORUN_EMISMATCH, "rows have the identity %s, here it is %s%s (--force runs them)", first,
-         mine, r->a->identity ? "" : "; --identity FILE names the fields");
+         mine,
+         r->a->identity
+             ? ""
+             : ": give the model and options of the run that made them; --identity FILE, which "
+               "`corun batch --metrics FILE` wrote then, names the fields that differ");
 }
 
 /* ---- one row ------------------------------------------------------------------------------- */
@@ -262,6 +269,7 @@ static corun_status run(replay *r)
            (unsigned long long)r->different, (unsigned long long)r->errors,
            (unsigned long long)r->count.samples, (unsigned long long)r->count.tokens,
            (unsigned long long)r->count.logprobs);
+    if (r->count.text_only) printf(DIFF_TEXT_ONLY, (unsigned long long)r->count.text_only);
     return CORUN_OK;
 }
 

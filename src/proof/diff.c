@@ -382,6 +382,8 @@ static bool choice_differ(const json_t *a, const json_t *b, diff_place *p, int64
     if (prompt_differ(a, b, p)) return true;
     series x = series_of(a, json_object_get(a, "logprobs"));
     series y = series_of(b, json_object_get(b, "logprobs"));
+    const common c = common_of(&x, &y);
+    n->text_only += !c.names && !c.lps && !c.ids;
     if (x.any && y.any && series_differ(&x, &y, p, token, n)) return true;
     const json_t *message_a = json_object_get(a, "message"),
                  *message_b = json_object_get(b, "message");

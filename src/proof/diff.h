@@ -48,10 +48,16 @@ int diff_bucket(int64_t token);
 /* What all rows compared so far gave. Samples count one by one. */
 typedef struct diff_count {
     uint64_t samples, tokens, logprobs; /* compared */
+    uint64_t text_only;                 /* samples without ids or log-probabilities in both rows */
     uint64_t kind[DIFF_N_KIND];         /* of the first difference of each sample */
     uint64_t any[DIFF_N_BUCKET];        /* token index of the first difference */
     uint64_t token[DIFF_N_BUCKET];      /* token index of the first other token */
 } diff_count;
+
+/* What the reader is told where text_only is not 0; takes it as an unsigned long long. */
+#define DIFF_TEXT_ONLY                                                                             \
+    "text only: %llu samples carry no log-probabilities or token ids; ask for logprobs or "        \
+    "return_token_ids\n"
 
 /* Compares two rows; *out is where the first differing choice parts (kind EQUAL: nowhere). */
 void diff_rows(const json_t *a, const json_t *b, diff_place *out, diff_count *n);
