@@ -8,7 +8,7 @@ all: ## build build/corun (release)
 	@tools/setup build
 	@tools/build release corun corun_lib
 
-demo: ## run the demo batch three times, two schedules and a kill -9, and compare the bytes (BREAK=1: must fail)
+demo: ## run the demo batch three times, two schedules and a kill -9, and compare the bytes: a minute (BREAK=1: must fail)
 	@tools/setup build demo
 	@tools/build release corun
 	@if [ -n "$(BREAK)" ]; then tools/build break corun; fi

@@ -309,10 +309,50 @@ def test_strict_and_check(corun):
     assert (corun.folder / "out.jsonl").exists()
     r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "--check")
     assert r.returncode == 2 and b"line 2" in r.stderr
+    corun.write("in.jsonl", [completion("a", ["xyz", "x"]), completion("b", [1, 2, 3, 4])])
+    prompts = corun.bodies(None, "--page", "16")
+    n = sum(b["usage"]["prompt_tokens"] for b in prompts)
+    r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "--check")
+    assert r.returncode == 0 and f"2 rows, 0 with errors, {n} prompt tokens\n".encode() in r.stderr
     corun.write("in.jsonl", lines[:1])
     before = sorted(os.listdir(corun.folder))
     r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "--check")
     assert r.returncode == 0 and sorted(os.listdir(corun.folder)) == before
+
+
+@pytest.mark.parametrize("option, value, said", [
+    ("--kv", "100", "--kv: 100 do not hold one page"),
+    ("--ctx", "99999999", "--ctx: 99999999 is not in"),
+    ("--slots", "0", "--slots: 0 is not in"), ("--page", "17", "--page: 17 is not"),
+    ("--chunk", "1", "--chunk: 1 "), ("--policy", "fast", '--policy "fast": not auto'),
+    ("--kv", "8000000T", "--kv or --swap: more pages")])
+def test_a_refused_option_is_named(corun, option, value, said):
+    corun.write("in.jsonl", [completion("a", "x")])
+    r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "o", option, value)
+    assert r.returncode == 2 and r.stderr.decode().startswith("corun: " + said), r.stderr
+
+
+def test_quiet_leaves_out_the_device_note(corun):
+    """A real model on a build with the CUDA backend notes why it runs on the CPU, but not under -q."""
+    corun.write("in.jsonl", [completion("a", [5, 6], max_tokens=2)])
+    command = ["batch", "-m", ROOT / "tests" / "data" / "golden" / "llama_plain", "-i", "in.jsonl",
+               "-o", "o"]
+    r = corun(*command, "-q")
+    assert r.returncode == 0 and r.stderr == b""
+
+
+def test_a_complete_output_is_made_anew(corun):
+    """The same command after the end runs everything again, and says so unless it is quiet."""
+    lines = [completion("a", "x"), completion("b", "y")]
+    want = corun.batch(lines)
+    command = ["batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "out.jsonl"]
+    r = corun(*command)
+    assert r.returncode == 0
+    assert b"out.jsonl is there: its rows are made anew, and it is replaced at the end" in r.stderr
+    assert (corun.folder / "out.jsonl").read_bytes().splitlines(keepends=True) == want
+    assert corun(*command, "-q").stderr == b""
+    (corun.folder / "out.jsonl").unlink()
+    assert b"made anew" not in corun(*command).stderr
 
 
 def test_line_ends(corun):

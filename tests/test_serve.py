@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -44,6 +45,21 @@ def serve(corun):
 
 
 # ---- answers ----------------------------------------------------------------------------------
+
+
+def test_help_and_document_have_the_same_defaults():
+    """Every limit of docs/server.md's table stands in --help with its default."""
+    said = subprocess.run([str(CORUN), "serve", "--help"], capture_output=True, check=True).stdout.decode()
+    shown = {m[1]: m[2] for m in re.finditer(r"^ +(--[a-z-]+) .*\(([^()]*)\)", said, re.M)}
+    rows = re.findall(r"^\| (`--.*?) \| (.*?) \|", (ROOT / "docs" / "server.md").read_text(), re.M)
+    names = [(n, v) for names, values in rows
+             for n, v in zip(re.findall(r"--[a-z-]+", names), values.split(", "))]
+    assert len(names) >= 12
+    for name, value in names:
+        want = {"MiB": "M", "GiB": "G"}
+        v = re.match(r"(none|\d+)( [MG]iB)?", value)
+        text = "0: no limit" if v[1] == "none" else v[1] + (want[v[2][1:]] if v[2] else "")
+        assert shown[name].split(",")[0] == text, name
 
 
 def test_stream_whole_and_row_are_one(corun, serve, model):

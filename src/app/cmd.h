@@ -28,6 +28,7 @@ typedef struct cmd_engine_args {
     bool processed_logprobs;
     bool allow_special_rows;
     bool dummy_weights;
+    bool quiet; /* what the device notes is not said */
 } cmd_engine_args;
 
 void cmd_engine_args_init(cmd_engine_args *a);

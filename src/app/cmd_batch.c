@@ -82,6 +82,7 @@ static corun_status read_args(batch_args *a, int argc, char **argv)
     if (!a->out && !a->check) FAIL(CORUN_EINVAL, "no output is named: -o FILE");
     if (a->pieces && (a->shard || a->check || strcmp(a->out, "-") != 0))
         FAIL(CORUN_EINVAL, "--pieces: only with -o -, without --shard and --check");
+    a->e.quiet = a->quiet;
     TRY(read_shard(a));
     return pump_arrival_parse(a->arrival, &a->when);
 }

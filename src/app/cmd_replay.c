@@ -59,6 +59,7 @@ static corun_status read_args(replay_args *a, int argc, char **argv)
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;
     }
+    a->e.quiet = a->quiet;
     if (n != 1) FAIL(CORUN_EINVAL, "no result file is named");
     if (a->every < 0 || a->n < 0) FAIL(CORUN_EINVAL, "--every and -n: must be 1 or more");
     if ((a->every != 0) + (a->n != 0) + (a->ids != NULL) > 1)

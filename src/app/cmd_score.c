@@ -39,6 +39,7 @@ static corun_status read_args(score_args *a, int argc, char **argv)
              "Writes the log-probability of every token of each line's text.");
         args_help(specs, sizeof specs / sizeof *specs);
     }
+    a->e.quiet = a->quiet;
     if (a->top < 0 || a->top > CORUN_MAX_TOP)
         FAIL(CORUN_EINVAL, "--top %d: not in 0 ... %d", a->top, CORUN_MAX_TOP);
     return CORUN_OK;

@@ -248,10 +248,12 @@ static corun_status take_line(state *s)
         (entry){.j = j, .finished = found, .bytes = found ? 0 : 4 * s->feed.line.len + 512, .r = r};
     s->bytes += at->bytes;
     if (found || j->http != 200) return CORUN_OK;
-    if (!p->engine) /* only checked: nothing to wait for */
-        j->n_open = 0;
-    else
+    if (p->engine) {
         s->filling = j;
+        return CORUN_OK;
+    }
+    j->n_open = 0; /* only checked: nothing to wait for */
+    for (size_t i = 0; i < j->n_prompt; i++) p->report->n_checked += j->prompt[i].n_token;
     return CORUN_OK;
 }
 

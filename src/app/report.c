@@ -108,6 +108,8 @@ void report_end(report *r)
         snprintf(tokens, sizeof tokens, ", %llu %s tokens in %s (%.0f tokens/s)",
                  (unsigned long long)counted(r), r->n_new_tokens ? "new" : "prompt", t,
                  spent > 0 ? (double)counted(r) / spent : 0);
+    if (r->n_checked)
+        snprintf(tokens, sizeof tokens, ", %llu prompt tokens", (unsigned long long)r->n_checked);
     if (r->n_restored)
         snprintf(kept, sizeof kept, " (%llu from the journal)", (unsigned long long)r->n_restored);
     fprintf(stderr, "corun: %llu rows%s, %llu with errors%s\n",

@@ -18,6 +18,7 @@ typedef struct report {
     uint64_t n_done;            /* rows that are ready, written or not */
     uint64_t n_restored;        /* of them, those that an earlier run has finished */
     uint64_t n_ok, n_error, n_prompt_tokens, n_new_tokens;
+    uint64_t n_checked;  /* --check: tokens of the prompts of good lines */
     report_error *error; /* the first ones */
     size_t n_listed, cap_listed;
 } report;

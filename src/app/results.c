@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "app/facts.h"
 
@@ -47,7 +48,14 @@ corun_status results_begin(results *r, const cmd_session *s)
     TRY(facts_of_engine(r->facts, s));
     TRY(journal_begin(r->journal, r->facts));
     r->begun = true;
-    if (r->quiet || !journal_restored(r->journal)) return CORUN_OK;
+    if (r->quiet) return CORUN_OK;
+    if (!journal_restored(r->journal)) {
+        if (access(r->at.path, F_OK) == 0)
+            fprintf(stderr,
+                    "corun: %s is there: its rows are made anew, and it is replaced at the end\n",
+                    r->at.path);
+        return CORUN_OK;
+    }
     fprintf(stderr, "corun: %s: %llu rows are done, going on from there%s\n", r->at.journal,
             (unsigned long long)journal_restored(r->journal),
             journal_torn(r->journal) ? " (a torn record was dropped)" : "");

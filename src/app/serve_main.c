@@ -93,13 +93,15 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
         {"max-upload", 0, ARG_SIZE, &a->max_upload, "SIZE", "of an uploaded file (200M)"},
         {"max-stored", 0, ARG_SIZE, &a->max_stored, "SIZE",
          "of all files together, for one more to be uploaded (32G)"},
-        {"max-bodies", 0, ARG_SIZE, &a->bodies, "SIZE", "of all requests in memory together"},
-        {"connections", 0, ARG_INT, &a->connections, "N", "open at once"},
-        {"head-seconds", 0, ARG_INT, &a->head_s, "N", "for the head of a request"},
-        {"body-seconds", 0, ARG_INT, &a->body_s, "N", "between two pieces of its body"},
-        {"idle-seconds", 0, ARG_INT, &a->idle_s, "N", "between two requests of a connection"},
-        {"write-seconds", 0, ARG_INT, &a->write_s, "N", "for a client that takes no byte"},
-        {"max-unsent", 0, ARG_SIZE, &a->unsent, "SIZE", "of a stream whose client reads slowly"},
+        {"max-bodies", 0, ARG_SIZE, &a->bodies, "SIZE",
+         "of all requests in memory together (256M)"},
+        {"connections", 0, ARG_INT, &a->connections, "N", "open at once (2048)"},
+        {"head-seconds", 0, ARG_INT, &a->head_s, "N", "for the head of a request (10)"},
+        {"body-seconds", 0, ARG_INT, &a->body_s, "N", "between two pieces of its body (20)"},
+        {"idle-seconds", 0, ARG_INT, &a->idle_s, "N", "between two requests of a connection (75)"},
+        {"write-seconds", 0, ARG_INT, &a->write_s, "N", "for a client that takes no byte (30)"},
+        {"max-unsent", 0, ARG_SIZE, &a->unsent, "SIZE",
+         "of a stream whose client reads slowly (4M)"},
         {"stop-seconds", 0, ARG_REAL, &a->stop_s, "N",
          "after SIGTERM, until what still runs is aborted (30)"},
         CMD_ENGINE_SPECS(&a->e),
@@ -127,10 +129,12 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
         puts(
             "corun serve -m MODEL [options]\n\n"
             "Serves the OpenAI API over HTTP. The answer to a request is the one that it gets in a "
-            "batch\nfile, at any load. docs/server.md lists the endpoints.");
+            "batch\nfile (request_id is its custom_id), at any load. docs/server.md lists the "
+            "endpoints.");
         args_help(specs, sizeof specs / sizeof *specs);
         return CORUN_OK;
     }
+    a->e.quiet = a->quiet;
     return check_args(a);
 }
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 int cmd_exit_code(corun_status st)
 {
@@ -93,11 +94,35 @@ static corun_status read_identity(cmd_session *s)
     return CORUN_OK;
 }
 
+/* The text that is set begins with a field of the options: the program's user knows it as an
+ * option. Returns st. */
+static corun_status name_option(corun_status st)
+{
+    static const struct {
+        const char *field, *option;
+    } of[] = {
+        {"policy \"", "--policy \""},
+        {"n_slot:", "--slots:"},
+        {"n_ctx:", "--ctx:"},
+        {"page_tokens:", "--page:"},
+        {"prefill_chunk:", "--chunk:"},
+        {"kv_bytes:", "--kv:"},
+        {"kv_bytes or swap_bytes:", "--kv or --swap:"},
+    };
+    char text[ERR_TEXT_MAX];
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        size_t n = strlen(of[i].field);
+        if (strncmp(err_text(), of[i].field, n) != 0) continue;
+        snprintf(text, sizeof text, "%s", err_text() + n);
+        return err_set(st, "%s%s", of[i].option, text);
+    }
+    return st;
+}
+
 static corun_status open_engine(cmd_session *s, const cmd_engine_args *a)
 {
     corun_engine_opts o = corun_engine_opts_default();
-    if (corun_policy_parse(a->policy, &o.policy) != CORUN_OK)
-        return err_prefix(CORUN_EINVAL, "--policy");
+    if (corun_policy_parse(a->policy, &o.policy) != CORUN_OK) return name_option(CORUN_EINVAL);
     o.n_slot = a->slots;
     o.n_ctx = a->ctx;
     o.page_tokens = a->page;
@@ -106,7 +131,9 @@ static corun_status open_engine(cmd_session *s, const cmd_engine_args *a)
     o.prefill_chunk = a->chunk;
     o.processed_logprobs = a->processed_logprobs;
     o.allow_special_rows = a->allow_special_rows;
-    TRY(corun_engine_open(&s->engine, s->model, &o));
+    corun_status st = corun_engine_open(&s->engine, s->model, &o);
+    if (st == CORUN_EINVAL) name_option(st);
+    TRY(st);
     return read_identity(s);
 }
 
@@ -125,7 +152,8 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
     mo.plan = a->plan;
     corun_status st = corun_model_open(&s->model, &mo);
     if (st == CORUN_OK) st = corun_model_describe(s->model, &s->info);
-    if (st == CORUN_OK && *s->info.device_note) fprintf(stderr, "corun: %s\n", s->info.device_note);
+    if (st == CORUN_OK && *s->info.device_note && !a->quiet)
+        fprintf(stderr, "corun: %s\n", s->info.device_note);
     s->facts = (job_model){.ctx = s->model,
                            .encode = encode,
                            .decode = decode,
