@@ -669,6 +669,39 @@ static void test_policies_agree(void **state)
     corun_model_close(m);
 }
 
+/* A thousand requests are alive at one time, and those that end, by a stop that nobody can foresee,
+ * make room at once: whether their row of the next step is in flight or not. */
+static void test_many_ends(void **state)
+{
+    (void)state;
+    corun_model *m = run_open("fake:phase");
+    corun_engine_opts o = opts(CORUN_POLICY_FREE);
+    o.n_slot = 256;
+    o.n_ctx = 512;
+    o.prefill_chunk = 512;
+    corun_engine *e;
+    if (corun_engine_open(&e, m, &o) != CORUN_OK) fail_msg("%s", corun_last_error());
+    int32_t only[1] = {70};
+    corun_request r = request(m, 0, 8, 16, 3);
+    r.sampling.allowed = r.sampling.stop_id = only;
+    r.sampling.n_allowed = r.sampling.n_stop_id = 1;
+    size_t alive = 0, sent = 0;
+    uint64_t id;
+    do {
+        for (; alive < 1000 && sent < 4000; alive++, sent++)
+            if (corun_submit(e, &r, &id) != CORUN_OK) fail_msg("%s", corun_last_error());
+        corun_event ev;
+        assert_int_equal(corun_next(e, &ev), CORUN_OK);
+        assert_int_not_equal(ev.kind, CORUN_EVENT_FAILED);
+        alive -= ev.kind == CORUN_EVENT_DONE;
+    } while (alive);
+    for (; alive < 1024; alive++) assert_int_equal(corun_submit(e, &r, &id), CORUN_OK);
+    assert_int_equal(corun_submit(e, &r, &id), CORUN_ECAPACITY);
+    assert_non_null(strstr(corun_last_error(), "1024 requests are alive"));
+    corun_engine_close(e);
+    corun_model_close(m);
+}
+
 /* As on a device: a step is given before the draws of the one before it are read. */
 static void step_ahead(corun_model *m) { m->net->o->lag = 1; }
 
@@ -692,6 +725,7 @@ int main(void)
         cmocka_unit_test(test_pressed),
         cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_policies_agree),
+        cmocka_unit_test(test_many_ends),
     };
     int failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
     run_prepare = step_ahead;

@@ -441,13 +441,20 @@ static void test_sweep(void **state)
     char path[256];
     begin(&a);
     add_file(&a, "kept", "batch", &f);
-    snprintf(path, sizeof path, "%s/files/part-abc", a.folder);
-    fclose(fopen(path, "w"));
-    snprintf(path, sizeof path, "%s/files/file-without-a-row", a.folder);
-    fclose(fopen(path, "w"));
-    assert_int_equal(contents(&a), 3);
+    static const char *const left[] = {"part-0123456789abcdef0123456789abcdef",
+                                       "file-0123456789abcdef0123456789abcdef", "thesis.txt",
+                                       "file-of-mine"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/files/%s", a.folder, left[i]);
+        fclose(fopen(path, "w"));
+    }
+    assert_int_equal(contents(&a), 5);
     again(&a);
-    assert_int_equal(contents(&a), 1);
+    assert_int_equal(contents(&a), 3); /* what others have put there stays */
+    for (int i = 2; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/files/%s", a.folder, left[i]);
+        assert_int_equal(unlink(path), 0);
+    }
     expect_content(&a, f.id, "kept");
     /* a content that someone has cut or taken away is an error, no wrong answer */
     int fd;
@@ -459,6 +466,29 @@ static void test_sweep(void **state)
     assert_non_null(strstr(err_text(), "has 2 bytes, 4 were written"));
     unlink(path);
     assert_int_equal(store_file_open(a.s, f.id, &fd, &bytes, &found), CORUN_EFORMAT);
+    end(&a);
+}
+
+/* A new database would have all contents swept away: it is refused, and nothing is removed. */
+static void test_lost_database(void **state)
+{
+    (void)state;
+    at a;
+    store_file f;
+    char wal[128];
+    begin(&a);
+    add_file(&a, "kept", "batch", &f);
+    store_close(a.s);
+    a.s = NULL;
+    snprintf(wal, sizeof wal, "%s-wal", a.db);
+    unlink(wal);
+    for (int empty = 0; empty < 2; empty++) {
+        unlink(a.db);
+        if (empty) fclose(fopen(a.db, "w"));
+        assert_int_equal(store_open(&a.s, a.folder), CORUN_EFORMAT);
+        assert_non_null(strstr(err_text(), "beside stored files"));
+        assert_int_equal(contents(&a), 1);
+    }
     end(&a);
 }
 
@@ -685,6 +715,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_lost_database),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_used),
         cmocka_unit_test_setup_teardown(test_no_sync, use_shim, leave_shim),

@@ -256,6 +256,33 @@ static corun_status make_schema(store *s)
     return st == CORUN_OK ? exec(s, "COMMIT", "creating") : st;
 }
 
+/* Whether a name is one that store_new_id makes with the prefix. */
+static bool made_here(const char *name, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return strncmp(name, prefix, n) == 0 && strlen(name) == n + 32 &&
+           strspn(name + n, "0123456789abcdef") == 32;
+}
+
+/* A database that is new beside contents was lost: its contents must not be swept away. */
+static corun_status check_new(const store *s)
+{
+    struct dirent **entry;
+    int n = scandir(s->files, &entry, NULL, alphasort);
+    if (n < 0) return store_fail_file(errno, s->files);
+    corun_status st = CORUN_OK;
+    for (int i = 0; i < n; i++) {
+        if (st == CORUN_OK && made_here(entry[i]->d_name, "file-"))
+            st = err_set(CORUN_EFORMAT,
+                         "%s: a new or empty database beside stored files (%s): bring back the "
+                         "database, or move the files away",
+                         s->name, entry[i]->d_name);
+        free(entry[i]);
+    }
+    free(entry);
+    return st;
+}
+
 static corun_status check_database(store *s)
 {
     int64_t application, version, tables;
@@ -263,7 +290,10 @@ static corun_status check_database(store *s)
     TRY(pragma(s, "PRAGMA application_id", &application, NULL, 0));
     TRY(pragma(s, "PRAGMA user_version", &version, NULL, 0));
     TRY(pragma(s, "SELECT count(*) FROM sqlite_schema", &tables, NULL, 0));
-    if (application == 0 && version == 0 && tables == 0) return make_schema(s);
+    if (application == 0 && version == 0 && tables == 0) {
+        TRY(check_new(s));
+        return make_schema(s);
+    }
     if (application != APPLICATION)
         FAIL(CORUN_EFORMAT, "%s: a database of another program", s->name);
     if (version != STORE_VERSION)
@@ -294,7 +324,8 @@ static corun_status open_database(store *s)
                 "opening");
 }
 
-/* Removes contents that no row names: a killed server was about to add or had just deleted them. */
+/* Removes contents that no row names: a killed server was about to add or had just deleted them.
+ * What has other names is not ours. */
 static corun_status sweep(store *s)
 {
     struct dirent **entry;
@@ -305,7 +336,7 @@ static corun_status sweep(store *s)
         const char *name = entry[i]->d_name;
         uint64_t seq;
         bool found = true;
-        if (st == CORUN_OK && name[0] != '.')
+        if (st == CORUN_OK && (made_here(name, "file-") || made_here(name, "part-")))
             st = store_seq(s, "SELECT seq FROM files WHERE id = ?", name, &seq, &found);
         if (st == CORUN_OK && !found) remove_content(s, name);
         free(entry[i]);

@@ -370,7 +370,7 @@ static corun_status open_arrays(corun_engine *e, const ops_conf *c, int32_t n_re
 {
     e->max_lane = c->max_lane;
     buf_init(&e->q.text, (size_t)1 << 30);
-    if (!MEM_NEW(e->by_seq, (size_t)MAX_ALIVE * SCHED_MAX_SAMPLE) ||
+    if (!MEM_NEW(e->by_seq, (size_t)e->sched_opts.max_request * SCHED_MAX_SAMPLE) ||
         !MEM_NEW(e->result, (size_t)n_result) || !MEM_NEW(e->target, (size_t)c->logit_rows) ||
         !MEM_NEW(e->want_seq, (size_t)c->max_want) || !MEM_NEW(e->want_pos, (size_t)c->max_want))
         return CORUN_ENOMEM;
@@ -420,6 +420,8 @@ static corun_status open_engine(corun_engine *e, const corun_engine_opts *opts)
     so.n_swap = c.n_swap;
     sched_limits l;
     sched_limits_get(&so, &l);
+    /* Of those that have ended, some hold a place until their row in flight has landed. */
+    if (so.lag) so.max_request *= 2;
     c.max_row = l.max_row;
     c.max_tok = c.max_want = l.max_tok;
     e->sched_opts = so;
@@ -491,6 +493,8 @@ corun_status corun_submit(corun_engine *e, const corun_request *r, uint64_t *id)
 {
     if (!e || !r || !id || (!r->tokens && r->n_token)) FAIL(CORUN_EINVAL, "corun_submit: NULL");
     if (e->m->mixed) FAIL(CORUN_EINVAL, "a refill of this model failed half way: refill it first");
+    if (e->n_alive == MAX_ALIVE)
+        FAIL(CORUN_ECAPACITY, "%d requests are alive: no more are taken", MAX_ALIVE);
     request *q;
     TRY(request_open(&q, e, r));
     q->id = e->next_id;
@@ -513,6 +517,7 @@ corun_status corun_submit(corun_engine *e, const corun_request *r, uint64_t *id)
     request **p = &e->list;
     while (*p) p = &(*p)->next;
     *p = q;
+    e->n_alive++;
     *id = e->next_id++;
     return CORUN_OK;
 }

@@ -76,6 +76,7 @@ struct corun_engine {
     sched *s;
     sample **by_seq; /* by the scheduler's handle */
     request *list;
+    int32_t n_alive; /* in list */
     uint64_t next_id;
     event_queue q;
     flight flight[2];

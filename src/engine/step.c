@@ -214,6 +214,7 @@ void engine_forget(corun_engine *e, request *r)
     for (request **p = &e->list; *p; p = &(*p)->next)
         if (*p == r) {
             *p = r->next;
+            e->n_alive--;
             break;
         }
     for (int32_t i = 0; i < r->n_sample; i++) e->by_seq[r->sample[i].seq] = NULL;
