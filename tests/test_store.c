@@ -696,8 +696,11 @@ static void test_used(void **state)
     assert_int_equal(store_used(a.s), 8 + 3 * STORE_FILE);
     store_draft_drop(d);
     assert_int_equal(store_used(a.s), 5 + 2 * STORE_FILE);
-    OK(store_draft_open(a.s, &d)); /* left behind */
-    OK(store_draft_put(d, "123", 3));
+    char path[256]; /* left behind by a server that was killed */
+    snprintf(path, sizeof path, "%s/files/part-00112233445566778899aabbccddeeff", a.folder);
+    FILE *left = fopen(path, "w");
+    fputs("123", left);
+    fclose(left);
     again(&a);
     assert_int_equal(store_used(a.s), 5 + 2 * STORE_FILE);
     OK(store_file_delete(a.s, f[0].id, &found, reader));
