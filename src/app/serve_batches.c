@@ -145,6 +145,14 @@ static bool check_metadata(const json_t *m, fault *f)
     return true;
 }
 
+/* The text of a field; NULL: it is no string, or a NUL would cut it short. */
+static const char *text_of(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    const char *text = json_string_value(v);
+    return text && strlen(text) == json_string_length(v) ? text : NULL;
+}
+
 static bool check_fields(const json_t *o, store_batch *b, fault *f)
 {
     static const char *const known[] = {"input_file_id", "endpoint", "completion_window",
@@ -157,9 +165,8 @@ static bool check_fields(const json_t *o, store_batch *b, fault *f)
         while (i < 4 && strcmp(key, known[i]) != 0) i++;
         if (i == 4 && !json_is_null(v)) BAD(f, NULL, "%.64s: this field is not supported", key);
     }
-    const char *input = json_string_value(json_object_get(o, known[0]));
-    const char *endpoint = json_string_value(json_object_get(o, known[1]));
-    const char *window = json_string_value(json_object_get(o, known[2]));
+    const char *input = text_of(o, known[0]), *endpoint = text_of(o, known[1]);
+    const char *window = text_of(o, known[2]);
     if (!input || strlen(input) >= STORE_ID)
         BAD(f, known[0], "input_file_id: the id of an uploaded file is needed");
     if (!endpoint ||

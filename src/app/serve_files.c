@@ -283,7 +283,7 @@ static void check_form(upload *u)
     if (!u->has_file) {
         err_set(CORUN_EINVAL, "file: is needed");
         refuse(u, 400, "file");
-    } else if (!u->has_purpose || strcmp(u->purpose, "batch") != 0) {
+    } else if (!u->has_purpose || u->n_purpose != 5 || memcmp(u->purpose, "batch", 5) != 0) {
         err_set(CORUN_EINVAL, "purpose: must be batch");
         refuse(u, 400, "purpose");
     }
