@@ -88,6 +88,7 @@ typedef struct corun_model_info {
     bool has_template;
     uint64_t n_param, weight_bytes, kv_bytes_per_token;
     char weights_digest[33], tokenizer_digest[33], template_digest[33]; /* hexadecimal */
+    char tensor_types[160]; /* of the weights as they were given, "F32 61, Q4_1 211"; "": none */
 } corun_model_info;
 
 CORUN_API corun_status corun_model_describe(const corun_model *m, corun_model_info *out);

@@ -134,6 +134,19 @@ def test_info(corun):
     assert b"fake" in corun("info", "fake:phase").stdout
 
 
+def test_info_names_the_tensors_types(corun):
+    """What the files hold, though everything is held as bf16."""
+    demo = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    for model, want in ((ROOT / "tests" / "data" / "golden" / "llama_plain", r"BF16 \d+"),
+                        (demo, "F32 61, Q4_1 210, Q8_0 1"), ("fake:phase", "")):
+        if model == demo and not demo.exists():
+            continue
+        r = corun("info", model, "--json")
+        assert re.fullmatch(want, json.loads(r.stdout)["tensor_types"]), (model, r.stdout)
+        text = corun("info", model).stdout.decode()
+        assert bool(re.search(f"^tensors +{want} ", text, re.M)) == (want != "")
+
+
 def test_run_is_batch(corun):
     answer = corun("run", "-m", "fake:phase", "-p", "hello", "-n", "12").stdout
     line = {"custom_id": "run", "method": "POST", "url": "/v1/chat/completions",

@@ -207,6 +207,8 @@ static void test_gguf(void **state)
     assert_int_equal(run_differ(got, want, 1), 0);
     assert_int_equal(corun_model_describe(m, &after), CORUN_OK);
     assert_string_not_equal(after.weights_digest, before.weights_digest);
+    assert_string_equal(before.tensor_types, "F32 61, Q4_1 210, Q8_0 1");
+    assert_string_equal(after.tensor_types, "BF16 272");
     set_close(&s);
     free(want);
     free(got);

@@ -42,7 +42,8 @@ class ModelInfo(C.Structure):
                 ("eos", C.c_int32), ("tied", C.c_bool), ("has_template", C.c_bool),
                 ("n_param", C.c_uint64), ("weight_bytes", C.c_uint64),
                 ("kv_bytes_per_token", C.c_uint64), ("weights_digest", C.c_char * 33),
-                ("tokenizer_digest", C.c_char * 33), ("template_digest", C.c_char * 33)]
+                ("tokenizer_digest", C.c_char * 33), ("template_digest", C.c_char * 33),
+                ("tensor_types", C.c_char * 160)]
 
 
 class Tensor(C.Structure):

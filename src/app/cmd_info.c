@@ -66,6 +66,7 @@ static corun_status print_json(const cmd_session *s, const char *identity, size_
         {"weights_digest", i->weights_digest},
         {"tokenizer_digest", i->tokenizer_digest},
         {"template_digest", i->template_digest},
+        {"tensor_types", i->tensor_types},
         {"version", corun_version()},
     };
     buf b;
@@ -109,6 +110,7 @@ static void print_text(const cmd_session *s, const char *identity, size_t len)
     printf("context         %d tokens\n", i->n_ctx);
     printf("memory          %.1f MiB weights, %.1f KiB of KV a token\n",
            (double)i->weight_bytes / 1048576, (double)i->kv_bytes_per_token / 1024);
+    if (*i->tensor_types) printf("tensors         %s (all held as bf16)\n", i->tensor_types);
     printf("device          %s\n", i->device);
     printf("kernels         %s\n", i->isa);
     printf("chat template   %s\n", i->has_template ? "yes" : "no");

@@ -99,6 +99,7 @@ static corun_status open_files(corun_model *m, const char *path, const char *dev
         cfg.n_eos = 1;
     }
     if (st == CORUN_OK) st = open_net(m, w, &cfg, device, oo);
+    if (st == CORUN_OK) weights_types(w, m->tensor_types, sizeof m->tensor_types);
     weights_close(w);
     return st;
 }
@@ -173,6 +174,7 @@ corun_status corun_model_describe(const corun_model *m, corun_model_info *out)
     snprintf(out->device, sizeof out->device, "%s%s%s", b->name, *b->label ? ", " : "", b->label);
     snprintf(out->device_note, sizeof out->device_note, "%s",
              *m->device_note ? m->device_note : b->note);
+    snprintf(out->tensor_types, sizeof out->tensor_types, "%s", m->tensor_types);
     digest_hex(m->net->weights, out->weights_digest);
     digest_hex(bpe_digest(m->text), out->tokenizer_digest);
     digest_hex(m->prompt.digest, out->template_digest);

@@ -19,9 +19,10 @@ struct corun_model {
     model *net;
     bpe *text;
     prompt_source prompt;
-    char golden[33];       /* CPU backends; "" on others */
-    char device_note[256]; /* why "auto" did not take a CUDA device; "": it did, or had none */
-    audit_report *levels;  /* what was found last (levels.h), for options of this key */
+    char golden[33];        /* CPU backends; "" on others */
+    char device_note[256];  /* why "auto" did not take a CUDA device; "": it did, or had none */
+    char tensor_types[160]; /* weights_types of what was given last; "": no files */
+    audit_report *levels;   /* what was found last (levels.h), for options of this key */
     char levels_key[33];
     corun_engine *engine; /* that this model carries */
     bool mixed;           /* a refill failed half way: nothing runs until one succeeds */

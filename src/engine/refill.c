@@ -55,6 +55,7 @@ corun_status corun_model_refill(corun_model *m, const corun_tensor *t, size_t n)
     corun_status st = to_arrays(t, n, a);
     if (st == CORUN_OK) st = weights_of_arrays(&w, a, n, m->net->gguf);
     if (st == CORUN_OK) st = refill_with(m, w);
+    if (st == CORUN_OK) weights_types(w, m->tensor_types, sizeof m->tensor_types);
     weights_close(w);
     mem_free(a);
     return st;

@@ -373,6 +373,17 @@ size_t weights_count(const weights *w) { return w->n; }
 size_t weights_index(const weights *w, const weights_tensor *t) { return (size_t)(t - w->t); }
 const weights_tensor *weights_at(const weights *w, size_t i) { return &w->t[i]; }
 
+void weights_types(const weights *w, char *out, size_t cap)
+{
+    size_t n[WEIGHTS_OTHER + 1] = {0}, at = 0;
+    for (size_t i = 0; i < weights_count(w); i++) n[weights_at(w, i)->dtype]++;
+    if (cap) *out = 0;
+    for (int t = 0; t <= WEIGHTS_OTHER && at < cap; t++)
+        if (n[t])
+            at += (size_t)snprintf(out + at, cap - at, "%s%s %zu", at ? ", " : "",
+                                   weights_dtype_name((weights_dtype)t), n[t]);
+}
+
 const weights_tensor *weights_find(const weights *w, const char *name)
 {
     return find_exact(w->t, w->n, name);

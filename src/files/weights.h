@@ -60,6 +60,8 @@ corun_status weights_of_arrays(weights **out, const weights_array *a, size_t n, 
 
 bool weights_is_gguf(const weights *w);
 size_t weights_count(const weights *w);
+/* How many tensors there are of each type, as "F32 61, Q4_1 211". */
+void weights_types(const weights *w, char *out, size_t cap);
 const weights_tensor *weights_at(const weights *w, size_t i); /* in order of name */
 size_t weights_index(const weights *w, const weights_tensor *t);
 /* By its name as the file has it; NULL: not there. */
