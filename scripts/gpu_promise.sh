@@ -33,6 +33,13 @@ requests="python3 scripts/gpu_requests.py"
 
 begin() { gpu_begin "$bundle" "$out" "$1" "${each:-$2}"; } # PART SECONDS
 
+end_with() { # FOLDER of the part's inputs, which goes
+    gpu_end
+    local rc=$?
+    rm -rf "$1"
+    return $rc
+}
+
 part_tests() {
     begin tests 260
     gpu_also products 140 "$bundle/test_products" "test_cuda*"
@@ -68,10 +75,7 @@ part_widths() {
         done
     done
     gpu_check differ 20 $requests differ "$in"
-    gpu_end
-    local rc=$?
-    rm -rf "$in"
-    return $rc
+    end_with "$in"
 }
 
 part_long() {
@@ -91,10 +95,7 @@ part_long() {
     gpu_check invariant-warm 60 $long -i $in/ab.jsonl -o $in/invariant_warm.jsonl --policy invariant \
         --slots 1 --metrics $in/invariant_warm.json
     gpu_check same 20 $requests same "$in"
-    gpu_end
-    local rc=$?
-    rm -rf "$in"
-    return $rc
+    end_with "$in"
 }
 
 part_faults() {
@@ -114,10 +115,7 @@ part_machines() {
             --restart -q -i $in/in.jsonl -o $in/$p.jsonl
     done
     gpu_check digest 10 $requests digest "$in" "$out/machines.digest" docs/evidence/gpu/machines.digest
-    gpu_end
-    local rc=$?
-    rm -rf "$in"
-    return $rc
+    end_with "$in"
 }
 
 part_audit() {

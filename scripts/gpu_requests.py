@@ -77,16 +77,20 @@ def machines(folder):
             f.write(line(f"r{i}", tokens(100 + i, 1 + 37 * i % 700), 32 + i, 1000 + i, **more))
 
 
+def bare(data):
+    """Rows without the identity that they name."""
+    return re.sub(rb'"system_fingerprint": ?"[^"]*"', b"", data)
+
+
 def digest(folder, out, old):
     text = ""
     for policy in ("free", "corun"):
         data = (folder / f"{policy}.jsonl").read_bytes()
         print_of = sorted(set(re.findall(rb'"system_fingerprint": ?"([^"]*)"', data)))
-        bare = re.sub(rb'"system_fingerprint": ?"[^"]*"', b"", data)
         if data.count(b"\n") != 64 or len(print_of) != 1:
             print(f"{policy}: {data.count(10)} rows, {len(print_of)} fingerprints")
             return 1
-        text += f"{policy} rows {hashlib.sha256(bare).hexdigest()} identity {print_of[0].decode()}\n"
+        text += f"{policy} rows {hashlib.sha256(bare(data)).hexdigest()} identity {print_of[0].decode()}\n"
     out.write_text(text)
     print(text, end="")
     if not old.exists():
@@ -127,7 +131,7 @@ def differ(folder):
         rows = []
         for n in (128, 8):
             data = (folder / f"{policy}_{n}.jsonl").read_bytes()
-            rows.append(re.sub(rb'"system_fingerprint": ?"[^"]*"', b"", data).splitlines())
+            rows.append(bare(data).splitlines())
         if len(rows[0]) != 128 or len(rows[1]) != 128:
             print(f"{policy}: {len(rows[0])} and {len(rows[1])} rows")
             return 1

@@ -6,6 +6,10 @@
 
 enum { NOT_GIVEN = INT32_MIN };
 
+/* What is timed on a device when nothing is named. */
+#define STEPS   "256x1536,256x1090,32x1090,1x1024"
+#define PROMPTS "256x1024,1x8192,1x32768"
+
 typedef struct bench_args {
     cmd_engine_args e;
     int32_t context, prefill, repeat; /* NOT_GIVEN */
@@ -48,9 +52,8 @@ static corun_status read_args(bench_args *a, int argc, char **argv)
         {"prefill", 0, ARG_INT, &a->prefill, "N", "tokens of the timed prompt (512)"},
         {"repeat", 0, ARG_INT, &a->repeat, "N", "runs of each figure; the best counts (5)"},
         {NULL, 0, ARG_FLAG, NULL, NULL, "On a device:"},
-        {"steps", 0, ARG_TEXT, &a->steps, "LIST",
-         "rows x context (256x1536,256x1090,32x1090,1x1024)"},
-        {"prompts", 0, ARG_TEXT, &a->prompts, "LIST", "prompts x tokens (256x1024,1x8192,1x32768)"},
+        {"steps", 0, ARG_TEXT, &a->steps, "LIST", "rows x context (" STEPS ")"},
+        {"prompts", 0, ARG_TEXT, &a->prompts, "LIST", "prompts x tokens (" PROMPTS ")"},
         {"jobs", 0, ARG_TEXT, &a->jobs, "LIST",
          "requests x in/out or x shortest-longest, as 256x1024/1024,256x64-4096"},
         {"policy", 0, ARG_TEXT, &a->e.policy, "LIST", "free (default), corun, invariant, dynamic"},
@@ -85,8 +88,8 @@ static corun_status run_on_device(bench_args *a, corun_model *m)
     if (a->context != NOT_GIVEN || a->prefill != NOT_GIVEN || a->repeat != NOT_GIVEN)
         FAIL(CORUN_EINVAL, "--context, --prefill and --repeat belong to the form for CPUs");
     if (!a->steps && !a->prompts && !a->jobs) {
-        TRY(bench_read_shapes("256x1536,256x1090,32x1090,1x1024", d->steps, &d->n_steps));
-        TRY(bench_read_shapes("256x1024,1x8192,1x32768", d->prompts, &d->n_prompts));
+        TRY(bench_read_shapes(STEPS, d->steps, &d->n_steps));
+        TRY(bench_read_shapes(PROMPTS, d->prompts, &d->n_prompts));
     }
     return bench_device_run(m, d, stdout);
 }
