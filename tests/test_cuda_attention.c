@@ -333,6 +333,31 @@ static void test_phases_agree(void **state)
         }
 }
 
+/* Some rows of each kind, alone and in pieces: few enough for a tool that follows every access. */
+static void test_few(void **state)
+{
+    static const int32_t shape[][3] = {{128, 4, 64}, {64, 3, 16}};
+    static const piece few[] = {{1690, 10}, {0, 0}, {1600, 1}, {505, 20}, {100, 60}, {0, 3}};
+    enum { N_FEW = sizeof few / sizeof *few };
+    NEED_DEVICE;
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        rig *r = open_rig(shape[i][0], shape[i][1], shape[i][2], OPS_SET_CANONICAL);
+        float *expect = results(r), *got = results(r);
+        piece row[128];
+        int32_t n = 0;
+        for (int32_t k = 0; k < N_FEW; k++)
+            for (int32_t at = 0; at < few[k].n; at++) row[n++] = (piece){few[k].first + at, 1};
+        run(r, row, n, expect);
+        run(r, few, N_FEW, got);
+        assert_same(r, expect, got);
+        assert_memory_not_equal(got + 1600 * r->token, got + 1601 * r->token,
+                                r->token * sizeof *got); /* 1601 was not run */
+        free(expect);
+        free(got);
+        close_rig(r);
+    }
+}
+
 static void test_replay(void **state)
 {
     NEED_DEVICE;
@@ -398,12 +423,16 @@ static void test_planted_fault(void **state)
     close_rig(r);
 }
 
-int main(void)
+/* The first argument, where there is one, is the pattern of the tests that run. */
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_phases_agree),
-        cmocka_unit_test(test_replay), cmocka_unit_test(test_standard_follows_load),
-        cmocka_unit_test(test_planted_fault)};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_phases_agree),
+                                       cmocka_unit_test(test_few),
+                                       cmocka_unit_test(test_replay),
+                                       cmocka_unit_test(test_standard_follows_load),
+                                       cmocka_unit_test(test_planted_fault)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
 

@@ -511,8 +511,10 @@ static void test_refusals(void **state)
     o->close(o);
 }
 
-int main(void)
+/* The first argument, where there is one, is the pattern of the tests that run. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest t[] = {
         cmocka_unit_test(test_norm),         cmocka_unit_test(test_silu),
         cmocka_unit_test(test_qkv_post),     cmocka_unit_test(test_embed_and_logits),

@@ -8,7 +8,8 @@ Each round runs the same requests three ways: a batch file, 64 clients that ask 
 that ask for streams. The file's lines are used N times (--repeat), with other custom_ids. Both
 times begin when the model is open, and end with the last answer. All three ways give the same
 answers, which is checked, so they give the same number of tokens. The clients run on the same machine
-and cost what they cost. Shows each round, then the medians and what the server takes.
+and cost what they cost. Shows each round, then the medians and what the server takes: the median over the
+rounds of its time over the file's in the same round, so many short rounds tell more than few long ones.
 """
 import argparse
 import json
@@ -81,11 +82,12 @@ def main():
                     run_server(a, folder, lines, stream, rows))
             print(f"round {k + 1}: " + ", ".join(f"{n} {tokens / t[-1]:.1f} tokens/s"
                                                 for n, t in times.items()), flush=True)
-    base = statistics.median(times["batch"])
     print(f"{len(lines)} requests, {tokens} new tokens, {a.clients} clients; medians:")
     for name, t in times.items():
-        m = statistics.median(t)
-        print(f"  {name:9} {tokens / m:9.1f} tokens/s  {100 * (m / base - 1):+6.2f} % of time")
+        ratios = sorted(x / y for x, y in zip(t, times["batch"]))
+        print(f"  {name:9} {tokens / statistics.median(t):9.1f} tokens/s  "
+              f"{100 * (statistics.median(ratios) - 1):+6.2f} % of time "
+              f"({100 * (ratios[0] - 1):+.1f} to {100 * (ratios[-1] - 1):+.1f})")
 
 
 if __name__ == "__main__":

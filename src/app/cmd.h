@@ -77,6 +77,7 @@ typedef struct cmd_session {
     char identity[33]; /* empty without an engine, as the following */
     char policy[16];   /* in force: auto was settled when the engine was opened */
     job_model facts;   /* what requests need to know of them */
+    double seconds_model, seconds_engine; /* to open them */
 } cmd_session;
 
 corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine);

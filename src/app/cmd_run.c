@@ -6,6 +6,7 @@
 
 #include "app/cmd.h"
 #include "app/openai.h"
+#include "base/clock.h"
 
 typedef struct run_args {
     cmd_engine_args e;
@@ -31,7 +32,8 @@ static corun_status read_args(run_args *a, int argc, char **argv)
         {"top-k", 0, ARG_INT, &a->top_k, "N", ""},
         {"seed", 's', ARG_LONG, &a->seed, "N", "default: made from the request"},
         {"stop", 0, ARG_TEXT, &a->stop, "TEXT", "end before this text"},
-        {"verbose", 'v', ARG_FLAG, &a->verbose, NULL, "speeds and identity on standard error"},
+        {"verbose", 'v', ARG_FLAG, &a->verbose, NULL,
+         "times, speeds and identity on standard error"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
         CMD_ENGINE_SPECS(&a->e),
     };
@@ -128,7 +130,8 @@ static corun_status write_line(const run_args *a, buf *out)
     return st;
 }
 
-static corun_status stream(corun_engine *e, job *j)
+/* first: when the first event of an answer came. */
+static corun_status stream(corun_engine *e, job *j, double *first)
 {
     corun_request r;
     uint64_t id;
@@ -140,6 +143,7 @@ static corun_status stream(corun_engine *e, job *j)
         if (ev.kind == CORUN_EVENT_NONE || ev.kind == CORUN_EVENT_IDLE) continue;
         TRY(job_event(j, 0, &ev));
         if (ev.kind != CORUN_EVENT_TOKEN && ev.kind != CORUN_EVENT_DONE) continue;
+        if (*first == 0) *first = clock_seconds();
         if (fwrite(ev.text, 1, ev.text_len, stdout) != ev.text_len || fflush(stdout) != 0)
             FAIL(CORUN_EIO, "standard output: %s", strerror(errno));
     }
@@ -149,10 +153,17 @@ static corun_status stream(corun_engine *e, job *j)
     return CORUN_OK;
 }
 
-static void speeds(const cmd_session *s)
+/* to_first: seconds from the start of the command to the first token. */
+static void speeds(const cmd_session *s, double to_first)
 {
     corun_stats t;
     if (corun_engine_stats(s->engine, &t) != CORUN_OK) return;
+    double gb = 1e-9 * (double)s->info.weight_bytes;
+    fprintf(
+        stderr,
+        "corun: model opened in %.2f s (weights of %.2f GB, %.2f GB/s), engine in %.2f s, first "
+        "token %.2f s after the start\n",
+        s->seconds_model, gb, gb / s->seconds_model, s->seconds_engine, to_first);
     double s_all = t.seconds_prefill + t.seconds_decode;
     fprintf(stderr, "corun: prompt %llu tokens, answer %llu tokens, %.3f s (%.1f new tokens/s)\n",
             (unsigned long long)t.tokens_prompt, (unsigned long long)t.tokens_new, s_all,
@@ -163,14 +174,15 @@ static void speeds(const cmd_session *s)
 static corun_status run(const run_args *a, cmd_session *s, buf *line)
 {
     job *j;
+    double began = clock_seconds(), first = 0;
     TRY(write_line(a, line));
     TRY(cmd_open(s, &a->e, true));
     TRY(openai_open(&j, line->data, line->len, 1));
     corun_status st = openai_prepare(j, &s->facts);
     if (st == CORUN_OK && j->http != 200)
         st = err_set(CORUN_EINVAL, "%s", j->message ? j->message : "the request is bad");
-    if (st == CORUN_OK) st = stream(s->engine, j);
-    if (st == CORUN_OK && a->verbose) speeds(s);
+    if (st == CORUN_OK) st = stream(s->engine, j, &first);
+    if (st == CORUN_OK && a->verbose) speeds(s, first - began);
     job_free(j);
     return st;
 }

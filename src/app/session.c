@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 int cmd_exit_code(corun_status st)
 {
     switch (st) {
@@ -150,7 +152,9 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
     mo.dummy_weights = a->dummy_weights;
     mo.template_date = a->date;
     mo.plan = a->plan;
+    double began = clock_seconds();
     corun_status st = corun_model_open(&s->model, &mo);
+    s->seconds_model = clock_seconds() - began;
     if (st == CORUN_OK) st = corun_model_describe(s->model, &s->info);
     if (st == CORUN_OK && *s->info.device_note && !a->quiet)
         fprintf(stderr, "corun: %s\n", s->info.device_note);
@@ -165,7 +169,11 @@ corun_status cmd_open(cmd_session *s, const cmd_engine_args *a, bool with_engine
                            .served_name = a->served_name,
                            .fingerprint = s->identity};
     if (st == CORUN_OK) st = corun_sampling_default(s->model, &s->facts.defaults);
-    if (st == CORUN_OK && with_engine) st = open_engine(s, a);
+    if (st == CORUN_OK && with_engine) {
+        began = clock_seconds();
+        st = open_engine(s, a);
+        s->seconds_engine = clock_seconds() - began;
+    }
     if (st != CORUN_OK) cmd_close(s);
     return st;
 }

@@ -1,5 +1,5 @@
 /* bench.c - owns the timed runs of the form for CPUs. Invariant: the engine and the bare products
- * that it is compared with run by turns, on the same threads, and the best of each counts. */
+ * that it is compared with run by turns, step by step, on the same threads; medians count. */
 #include "proof/bench_int.h"
 
 #include <string.h>
@@ -87,46 +87,50 @@ static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *secon
     return CORUN_OK;
 }
 
-/* The mean of some passes, as the engine's figures are means over steps. */
-static corun_status mean_bare(bare *b, int32_t rows, int32_t want, double *seconds)
-{
-    double sum = 0, s;
-    int n = rows > 32 ? 2 : 16;
-    for (int i = 0; i < n; i++) {
-        TRY(time_bare(b, rows, want, &s));
-        sum += s;
-    }
-    *seconds = sum / n;
-    return CORUN_OK;
-}
-
 /* ---- the engine -------------------------------------------------------------------------------
  */
 
-typedef struct run_time {
-    double decode, prefill, sample; /* seconds a step, to the first token, a step's draws */
-} run_time;
+/* Seconds of steps and of the bare products of such steps, measured by turns, so that a slow moment
+ * of a shared machine hits both. sample: of a step, the mean. */
+typedef struct turns {
+    double *step, *bare, sample;
+    int32_t n, limit;
+} turns;
 
-static corun_status mean_steps(corun_engine *e, int32_t width, run_time *t)
+static corun_status turn(turns *t, double seconds, bare *b, int32_t rows, int32_t want)
+{
+    if (t->n == t->limit) FAIL(CORUN_EINTERNAL, "bench: more than %d steps", t->limit);
+    t->step[t->n] = seconds;
+    return time_bare(b, rows, want, &t->bare[t->n++]);
+}
+
+/* width 0: the prompt counts, n_prompt tokens, and not the decode steps. */
+static corun_status run_turns(corun_engine *e, bare *b, int32_t width, int32_t n_prompt, turns *t)
 {
     corun_event ev = {.kind = CORUN_EVENT_NONE};
-    while (ev.kind != CORUN_EVENT_IDLE) TRY(corun_next(e, &ev));
-    corun_stats s;
-    TRY(corun_engine_stats(e, &s));
-    double steps = s.steps_decode ? (double)s.steps_decode : 1;
-    t->decode = s.seconds_decode / steps;
-    t->prefill = s.seconds_prefill / width;
-    t->sample = s.seconds_sample / (steps + (double)s.steps_prefill);
+    corun_stats was, is;
+    TRY(corun_engine_stats(e, &was));
+    is = was;
+    while (ev.kind != CORUN_EVENT_IDLE) {
+        TRY(corun_next(e, &ev));
+        TRY(corun_engine_stats(e, &is));
+        if (width && is.steps_decode > was.steps_decode)
+            TRY(turn(t, is.seconds_decode - was.seconds_decode, b, width, width));
+        was = is;
+    }
+    if (!width) TRY(turn(t, is.seconds_prefill, b, n_prompt, 1));
+    uint64_t steps = is.steps_decode + is.steps_prefill;
+    t->sample = is.seconds_sample / (double)(steps ? steps : 1);
     return CORUN_OK;
 }
 
-static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt, int32_t n_new,
-                                int32_t logprobs, run_time *t)
+static corun_status time_engine(corun_model *m, bare *b, int32_t width, int32_t n_prompt,
+                                int32_t n_new, int32_t logprobs, turns *t)
 {
     corun_engine *e;
     corun_engine_opts eo = corun_engine_opts_default();
     eo.policy = CORUN_POLICY_CORUN; /* prompts alone */
-    eo.n_slot = width;
+    eo.n_slot = width ? width : 1;
     eo.n_ctx = n_prompt + n_new;
     TRY(corun_engine_open(&e, m, &eo));
     int32_t *prompt = mem_alloc((size_t)n_prompt, sizeof *prompt, "bench prompt");
@@ -138,15 +142,14 @@ static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt,
     r.sampling.max_tokens = n_new;
     r.sampling.ignore_eos = true;
     r.sampling.logprobs = logprobs;
-    for (int32_t i = 0; i < width && st == CORUN_OK; i++) {
+    for (int32_t i = 0; i < eo.n_slot && st == CORUN_OK; i++) {
         for (int32_t k = 0; k < n_prompt; k++)
             prompt[k] =
                 (int32_t)((uint32_t)(k * 7919 + i * 104729 + 17) % (uint32_t)m->net->cfg.n_vocab);
         uint64_t id;
         st = corun_submit(e, &r, &id);
     }
-    *t = (run_time){0};
-    if (st == CORUN_OK) st = mean_steps(e, width, t);
+    if (st == CORUN_OK) st = run_turns(e, b, width, n_prompt, t);
     mem_free(prompt);
     corun_engine_close(e);
     return st;
@@ -155,43 +158,41 @@ static corun_status time_engine(corun_model *m, int32_t width, int32_t n_prompt,
 /* ---- figures ----------------------------------------------------------------------------------
  */
 
-static void keep_best(double *best, double v)
-{
-    if (*best == 0 || v < *best) *best = v;
-}
+typedef struct figure {
+    double step, bare, sample; /* medians */
+} figure;
 
 enum { N_WIDTH = 4, N_NEW = 32 };
 static const int32_t widths[N_WIDTH] = {1, 4, 16, 32};
 
 typedef struct figures {
-    run_time engine[N_WIDTH], scored; /* scored: width 16 with 20 log-probabilities */
-    double bare[N_WIDTH], prefill, bare_prefill;
+    figure decode[N_WIDTH], prefill, scored; /* scored: width 16 with 20 log-probabilities */
 } figures;
+
+/* n_repeat engines, one after another. */
+static corun_status measure_one(corun_model *m, bare *b, int n_repeat, int32_t width,
+                                int32_t n_prompt, int32_t n_new, int32_t logprobs, figure *f)
+{
+    turns t = {.limit = n_repeat * n_new};
+    corun_status st = CORUN_OK;
+    if (!MEM_NEW(t.step, (size_t)t.limit) || !MEM_NEW(t.bare, (size_t)t.limit)) st = CORUN_ENOMEM;
+    for (int i = 0; i < n_repeat && st == CORUN_OK; i++)
+        st = time_engine(m, b, width, n_prompt, n_new, logprobs, &t);
+    if (st == CORUN_OK && !t.n) st = err_set(CORUN_EINTERNAL, "bench: no step was seen");
+    if (st == CORUN_OK)
+        *f = (figure){bench_median(t.step, t.n), bench_median(t.bare, t.n), t.sample};
+    mem_free(t.step);
+    mem_free(t.bare);
+    return st;
+}
 
 static corun_status measure(corun_model *m, bare *b, const bench_opts *o, figures *f)
 {
     int32_t prompt = o->n_ctx > N_NEW ? o->n_ctx - N_NEW / 2 : N_NEW;
-    for (int r = 0; r < o->n_repeat; r++) {
-        for (int i = 0; i < N_WIDTH; i++) {
-            double s;
-            run_time t;
-            TRY(mean_bare(b, widths[i], widths[i], &s));
-            keep_best(&f->bare[i], s);
-            TRY(time_engine(m, widths[i], prompt, N_NEW, -1, &t));
-            keep_best(&f->engine[i].decode, t.decode);
-            keep_best(&f->engine[i].sample, t.sample);
-        }
-        run_time t;
-        double s;
-        TRY(time_engine(m, 1, o->n_prefill, 1, -1, &t));
-        keep_best(&f->prefill, t.prefill);
-        TRY(mean_bare(b, o->n_prefill, 1, &s));
-        keep_best(&f->bare_prefill, s);
-        TRY(time_engine(m, 16, prompt, N_NEW, CORUN_MAX_TOP, &t));
-        keep_best(&f->scored.decode, t.decode);
-        keep_best(&f->scored.sample, t.sample);
-    }
-    return CORUN_OK;
+    for (int i = 0; i < N_WIDTH; i++)
+        TRY(measure_one(m, b, o->n_repeat, widths[i], prompt, N_NEW, -1, &f->decode[i]));
+    TRY(measure_one(m, b, 3 * o->n_repeat, 0, o->n_prefill, 1, -1, &f->prefill));
+    return measure_one(m, b, o->n_repeat, 16, prompt, N_NEW, CORUN_MAX_TOP, &f->scored);
 }
 
 static void print_json(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
@@ -203,33 +204,35 @@ static void print_json(const figures *f, const corun_model *m, const bench_opts 
         fprintf(out,
                 "%s{\"width\":%d,\"step_ms\":%.4f,\"matmul_ms\":%.4f,\"ratio\":%.4f,"
                 "\"sample_ms\":%.4f,\"tokens_per_s\":%.2f}",
-                i ? "," : "", widths[i], 1e3 * f->engine[i].decode, 1e3 * f->bare[i],
-                f->engine[i].decode / f->bare[i], 1e3 * f->engine[i].sample,
-                widths[i] / f->engine[i].decode);
+                i ? "," : "", widths[i], 1e3 * f->decode[i].step, 1e3 * f->decode[i].bare,
+                f->decode[i].step / f->decode[i].bare, 1e3 * f->decode[i].sample,
+                widths[i] / f->decode[i].step);
     fprintf(out,
             "],\"prefill\":{\"tokens\":%d,\"ms\":%.4f,\"matmul_ms\":%.4f,\"ratio\":%.4f,"
             "\"tokens_per_s\":%.2f},",
-            o->n_prefill, 1e3 * f->prefill, 1e3 * f->bare_prefill, f->prefill / f->bare_prefill,
-            o->n_prefill / f->prefill);
+            o->n_prefill, 1e3 * f->prefill.step, 1e3 * f->prefill.bare,
+            f->prefill.step / f->prefill.bare, o->n_prefill / f->prefill.step);
     fprintf(out, "\"logprobs20\":{\"width\":16,\"step_ms\":%.4f,\"sample_ms\":%.4f}}\n",
-            1e3 * f->scored.decode, 1e3 * f->scored.sample);
+            1e3 * f->scored.step, 1e3 * f->scored.sample);
 }
 
 static void print_table(const figures *f, const corun_model *m, const bench_opts *o, FILE *out)
 {
-    fprintf(out, "%s%s%s, %d threads, context %d, best of %d\n", m->net->o->label,
+    fprintf(out, "%s%s%s, %d threads, context %d, medians of %d runs\n", m->net->o->label,
             *m->net->o->label ? ", " : "", m->net->o->isa, pool_size(m->threads), o->n_ctx,
             o->n_repeat);
     fprintf(out, "%-12s %10s %12s %8s %12s %10s\n", "rows", "step ms", "products ms", "ratio",
             "sampling ms", "tokens/s");
     for (int i = 0; i < N_WIDTH; i++)
         fprintf(out, "%-12d %10.2f %12.2f %8.3f %12.3f %10.1f\n", widths[i],
-                1e3 * f->engine[i].decode, 1e3 * f->bare[i], f->engine[i].decode / f->bare[i],
-                1e3 * f->engine[i].sample, widths[i] / f->engine[i].decode);
-    fprintf(out, "%-12s %10.2f %12.2f %8.3f %12s %10.1f\n", "prefill", 1e3 * f->prefill,
-            1e3 * f->bare_prefill, f->prefill / f->bare_prefill, "", o->n_prefill / f->prefill);
+                1e3 * f->decode[i].step, 1e3 * f->decode[i].bare,
+                f->decode[i].step / f->decode[i].bare, 1e3 * f->decode[i].sample,
+                widths[i] / f->decode[i].step);
+    fprintf(out, "%-12s %10.2f %12.2f %8.3f %12s %10.1f\n", "prefill", 1e3 * f->prefill.step,
+            1e3 * f->prefill.bare, f->prefill.step / f->prefill.bare, "",
+            o->n_prefill / f->prefill.step);
     fprintf(out, "with 20 log-probabilities, 16 rows: step %.2f ms, of it sampling %.3f ms\n",
-            1e3 * f->scored.decode, 1e3 * f->scored.sample);
+            1e3 * f->scored.step, 1e3 * f->scored.sample);
 }
 
 corun_status bench_run(corun_model *m, const bench_opts *o, FILE *out)

@@ -12,12 +12,13 @@
 typedef struct bench_opts {
     int n_ctx;     /* mean context of the decode steps, in tokens */
     int n_prefill; /* tokens of the timed prompt */
-    int n_repeat;  /* runs of each figure, interleaved; the best counts */
+    int n_repeat;  /* engines that run for each figure (three times as many for the prompt) */
     bool json;     /* one JSON object instead of a table */
 } bench_opts;
 
-/* Decode at widths 1, 4, 16 and 32 (greedy, end ids ignored) and one prefill, each beside the bare
- * matrix products of the same step on weights of the same shapes, and what sampling costs. */
+/* Decode at widths 1, 4, 16 and 32 (greedy, end ids ignored) and one prefill, each step followed by
+ * the bare matrix products of such a step on weights of the same shapes, and what sampling costs.
+ * Medians count. */
 corun_status bench_run(corun_model *m, const bench_opts *o, FILE *out);
 
 /* ---- the form for devices (docs/bench.md) ---------------------------------------------------- */

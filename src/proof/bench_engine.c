@@ -200,6 +200,12 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double bench_median(double *t, int32_t n)
+{
+    qsort(t, (size_t)n, sizeof *t, by_value);
+    return n % 2 ? t[n / 2] : (t[n / 2 - 1] + t[n / 2]) / 2;
+}
+
 static void sum_up(watch *w, bench_steps *out)
 {
     int32_t n = w->timed;
@@ -212,8 +218,7 @@ static void sum_up(watch *w, bench_steps *out)
     double read = 10e-6 + 0.2e-6 * w->rows;
     for (int32_t i = 0; i < n; i++) out->late += w->wait[i + 1] - w->wait[i] < read;
     for (int32_t i = 0; i < n; i++) t[i] = t[i + 1] - t[i];
-    qsort(t, (size_t)n, sizeof *t, by_value);
-    out->median = n % 2 ? t[n / 2] : (t[n / 2 - 1] + t[n / 2]) / 2;
+    out->median = bench_median(t, n);
     out->low = t[n / 10];
     out->high = t[n - 1 - n / 10];
 }

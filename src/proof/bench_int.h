@@ -60,6 +60,9 @@ typedef struct bench_engine {
     char identity[33];
 } bench_engine;
 
+/* The median of n > 0 seconds, which are sorted. */
+double bench_median(double *t, int32_t n);
+
 typedef struct bench_steps {
     double context;                 /* tokens that a row attends to, mean of all rows and steps */
     double median, mean, low, high; /* seconds a step; low and high: a tenth is below, above */

@@ -79,7 +79,16 @@ template <int D> struct prefill_copies {
             load_span<D, ATTN_BLOCK>(at, mine, base + layout::K + stage * layout::MATRIX, k, first,
                                      tokens, k_full, policy);
             wait_free(layout::V_FREE, n);
-            if (lane == 0) barrier_expect(v_full, (uint32_t)tokens * D * 2);
+            /* Values behind the tile's last row are zero: only its last block has such. */
+            if (tokens < ATTN_BLOCK) {
+                clear_tokens<D, ATTN_BLOCK>(shared + layout::V + stage * layout::MATRIX, tokens,
+                                            lane, 32);
+                fence_async();
+            }
+            if (lane == 0)
+                barrier_expect(v_full, (uint32_t)tokens * D * 2);
+            else
+                barrier_arrive(v_full);
             __syncwarp();
             load_span<D, ATTN_BLOCK>(at, mine, base + layout::V + stage * layout::MATRIX,
                                      k + (size_t)at.page_tokens * D * 2, first, tokens, v_full,
@@ -144,10 +153,9 @@ template <int D> struct prefill_rows {
     {
         barrier_wait(barrier(number + n % PREFILL_STAGES), (n / PREFILL_STAGES) & 1);
     }
-    DEVICE void release(int number, uint32_t n) const
+    DEVICE void release(int number, uint32_t n) const /* every thread, as in decode */
     {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(barrier(number + n % PREFILL_STAGES));
+        barrier_arrive(barrier(number + n % PREFILL_STAGES));
     }
     DEVICE float &folded(int i)
     {
@@ -217,19 +225,6 @@ template <int D> struct prefill_rows {
                 s, wgmma_matrix(query + (k >> 2) * layout::QUERY_HALF + (k & 3) * 32, 16, 1024, 1),
                 wgmma_matrix(k_block + (k >> 2) * BLOCK_HALF + (k & 3) * 32, 16, 1024, 1), k > 0);
         wgmma_commit();
-    }
-
-    /* V behind the tile's last row is zero: each group clears it, so that none waits for the
-     * other. Only the last block of a tile can have such tokens. */
-    DEVICE void clear_values(uint32_t n, int block)
-    {
-        int behind = item.position + item.rows - block * ATTN_BLOCK;
-        if (behind >= ATTN_BLOCK) return;
-        wait_full(layout::V_FULL, n);
-        clear_tokens<D, ATTN_BLOCK>(shared + layout::V + n % PREFILL_STAGES * layout::MATRIX,
-                                    behind, thread & 127, 128);
-        fence_async();
-        named_barrier(PREFILL_GROUP_BARRIER + group, 128);
     }
 
     /* Starts o += P·V. */
@@ -408,7 +403,6 @@ template <int D> struct prefill_rows {
                 rescale_outputs();
             pack_weights();
         }
-        clear_values(n + count - 1, first + count - 1);
         start_values(n + count - 1);
         wgmma_wait_until<0>();
         release(layout::V_FREE, n + count - 1);
@@ -459,9 +453,9 @@ __global__ void __launch_bounds__(PREFILL_THREADS, 1) k_attn_prefill(const attn_
     if (threadIdx.x == 0) {
         for (int i = 0; i < PREFILL_STAGES; i++) {
             barrier_init(copies.barrier(layout::K_FULL + i), 1);
-            barrier_init(copies.barrier(layout::V_FULL + i), 1);
-            barrier_init(copies.barrier(layout::K_FREE + i), PREFILL_CONSUMERS / 32);
-            barrier_init(copies.barrier(layout::V_FREE + i), PREFILL_CONSUMERS / 32);
+            barrier_init(copies.barrier(layout::V_FULL + i), 32);
+            barrier_init(copies.barrier(layout::K_FREE + i), PREFILL_CONSUMERS);
+            barrier_init(copies.barrier(layout::V_FREE + i), PREFILL_CONSUMERS);
         }
         barrier_init_done();
     }

@@ -262,10 +262,21 @@ static corun_status lanes_ok(gpu_sampler *s, int32_t n_lane, const int32_t *chun
     return CORUN_OK;
 }
 
+/* Planted: whether some lanes of the call use top-k and some do not. */
+static bool mixed_top_k(const gpu_sampler *s, const draw_call *c)
+{
+    bool seen[2] = {false, false};
+    for (int32_t i = 0; i < c->n; i++)
+        if (c->item[i].row >= 0 && c->item[i].target < 0)
+            seen[s->image[c->item[i].slot].s.top_k > 0] = true;
+    return seen[0] && seen[1];
+}
+
 /* Its kernels read the items and write the results where they lie, in pinned memory. */
 static corun_status run(gpu_sampler *s, draw_call *c)
 {
     draw_args a = s->a;
+    if (FAULT(SAMPLER_PATH)) a.processed |= mixed_top_k(s, c);
     a.n_item = c->n;
     a.from = c->item;
     a.result = c->result;
