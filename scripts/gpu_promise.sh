@@ -128,22 +128,8 @@ part_audit() {
 }
 
 part_sanitize() {
-    local t tool
     begin sanitize 240
-    # Short forms, side by side. A test asks for more memory than there is, so failing calls are no
-    # finding.
-    for tool in memcheck initcheck; do
-        for t in attention matmul ops draw; do
-            gpu_also $tool-$t 230 env CORUN_TEST_SHORT=1 compute-sanitizer --tool $tool \
-                --report-api-errors no --error-exitcode 9 "$bundle/test_cuda_$t"
-        done
-    done
-    # racecheck follows every access to shared memory: what runs no kernel of a library.
-    for t in attention:test_few attention:test_planted_fault draw: ops:test_norm ops:test_silu \
-        ops:test_qkv_post ops:test_pages; do
-        gpu_also racecheck-$t 230 env CORUN_TEST_SHORT=1 compute-sanitizer --tool racecheck \
-            --report-api-errors no --error-exitcode 9 "$bundle/test_cuda_${t%:*}" ${t#*:}
-    done
+    gpu_sanitize gpu_also 230
     gpu_end
 }
 

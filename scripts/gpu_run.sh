@@ -3,6 +3,7 @@
 #   gpu_begin FOLDER OUT NAME SECONDS   the programs' folder; OUT/NAME.txt and .json; time for all
 #   gpu_check NAME LIMIT COMMAND...     runs one, for at most LIMIT seconds
 #   gpu_also NAME LIMIT COMMAND...      the same beside what comes next, until gpu_wait
+#   gpu_sanitize RUN LIMIT              RUN, one of these two, for each tool of compute-sanitizer
 #   gpu_end                             writes both files; exit status 1 when one has failed
 # ONLY='name ...' picks checks. Nothing starts when the time is over: its exit status is 124 then. A
 # test program that skips a case proves nothing here: 77 (but goldens: some have no kernels there).
@@ -53,6 +54,27 @@ gpu_also() {
 gpu_wait() {
     [ ${#gpu_jobs[@]} -eq 0 ] || wait "${gpu_jobs[@]}"
     gpu_jobs=()
+}
+
+# Short forms. A test asks for more memory than there is, so failing calls are no finding. racecheck
+# follows every access to shared memory: only tests that are small and run no kernel of a library.
+gpu_sanitize() {
+    local tool t
+    for tool in memcheck initcheck; do
+        for t in attention matmul ops draw; do
+            gpu_sanitized "$1" "$2" $tool $t
+        done
+    done
+    for t in "attention test_few" "attention test_planted_fault" draw "ops test_norm" "ops test_silu" \
+        "ops test_qkv_post" "ops test_pages"; do
+        # shellcheck disable=SC2086
+        gpu_sanitized "$1" "$2" racecheck $t
+    done
+}
+
+gpu_sanitized() { # RUN LIMIT TOOL PROGRAM [TEST]
+    "$1" "$3-$4${5:+-$5}" "$2" env CORUN_TEST_SHORT=1 compute-sanitizer --tool "$3" \
+        --report-api-errors no --error-exitcode 9 "$folder/test_cuda_$4" ${5:+"$5"}
 }
 
 gpu_end() {
