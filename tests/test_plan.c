@@ -211,13 +211,13 @@ static void test_missing(void **state)
         assert_string_equal(text, "");
         d.n_ff = 12280;
         plan_missing(t, &d, text, sizeof text);
-        assert_non_null(strstr(text, "no plans for gate and up, down: "));
+        assert_non_null(strstr(text, "no plans for gate_up, down: "));
         plan_close(t);
     }
     plan_table *t = parse(HEAD PLAN "1 66 1 1 0 0 0 1 0 5\n"
                                     "plan canonical 4096 12288 bias bf16 64 66 8 1 0 0 0 1 0 5\n");
     plan_missing(t, &qwen, text, sizeof text);
-    assert_non_null(strstr(text, "no plans for qkv (standard), o, gate and up, down (standard), "
+    assert_non_null(strstr(text, "no plans for qkv (standard), o, gate_up, down (standard), "
                                  "head, nor for the set fixed: "));
     plan_close(t);
 }

@@ -26,14 +26,7 @@ void levels_spec(const corun_model *m, const corun_engine_opts *o, audit_spec *o
 {
     const config *g = &m->net->cfg;
     int32_t n_ctx = o->n_ctx ? o->n_ctx : g->n_ctx;
-    *out = (audit_spec){.dims = {.n_layer = 1, /* layers do not differ */
-                                 .n_embd = g->n_embd,
-                                 .n_head = g->n_head,
-                                 .n_kv = g->n_kv,
-                                 .d_head = g->d_head,
-                                 .n_ff = g->n_ff,
-                                 .n_vocab = g->n_vocab},
-                        .qkv_bias = g->qkv_bias,
+    *out = (audit_spec){.qkv_bias = g->qkv_bias,
                         .o_bias = g->o_bias,
                         .mlp_bias = g->mlp_bias,
                         .qk_norm = g->qk_norm,
@@ -41,6 +34,8 @@ void levels_spec(const corun_model *m, const corun_engine_opts *o, audit_spec *o
                         .page_tokens = o->page_tokens,
                         .n_ctx = n_ctx < MAX_CTX ? n_ctx : MAX_CTX,
                         .processed_logprobs = o->processed_logprobs};
+    model_dims(g, &out->dims);
+    out->dims.n_layer = 1; /* layers do not differ */
 }
 
 corun_status levels_identity(const corun_model *m, const audit_spec *s, buf *json, char key[33])

@@ -324,23 +324,17 @@ corun_status audit_rows(audit *a)
 {
     const audit_spec *s = a->spec;
     const ops_dims *d = &s->dims;
-    int64_t h = d->n_embd, q = (int64_t)d->n_head * d->d_head, kv = (int64_t)d->n_kv * d->d_head;
-    const struct {
-        int64_t n_out, n_in;
-        bool bias;
-    } shape[4] = {{q + 2 * kv, h, s->qkv_bias},
-                  {h, q, s->o_bias},
-                  {2 * (int64_t)d->n_ff, h, s->mlp_bias},
-                  {h, d->n_ff, s->mlp_bias}};
+    const bool bias[OPS_PER_LAYER] = {s->qkv_bias, s->o_bias, s->mlp_bias, s->mlp_bias};
+    ops_product p[OPS_N_PRODUCT];
+    ops_products(d, p);
     for (int32_t i = 0; i < a->conf.n_page; i++) a->perm[i] = i; /* no op here reads a page */
     TRY(try_vocabulary(a));
     TRY(try_norms(a));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < OPS_PER_LAYER; i++) {
         bool again = false;
         for (int k = 0; k < i; k++)
-            again |= shape[k].n_out == shape[i].n_out && shape[k].n_in == shape[i].n_in &&
-                     shape[k].bias == shape[i].bias;
-        if (!again) TRY(try_matmul(a, shape[i].n_out, shape[i].n_in, shape[i].bias));
+            again |= p[k].n_out == p[i].n_out && p[k].n_in == p[i].n_in && bias[k] == bias[i];
+        if (!again) TRY(try_matmul(a, p[i].n_out, p[i].n_in, bias[i]));
     }
     form silu = {.op = OPS_OP_SILU_MUL,
                  .what = "",

@@ -26,6 +26,16 @@ const char *ops_level_name(ops_level l)
     return (unsigned)l < sizeof name / sizeof *name ? name[l] : "?";
 }
 
+void ops_products(const ops_dims *d, ops_product out[OPS_N_PRODUCT])
+{
+    const int64_t q = (int64_t)d->n_head * d->d_head, kv = (int64_t)d->n_kv * d->d_head;
+    out[OPS_QKV] = (ops_product){"qkv", q + 2 * kv, d->n_embd};
+    out[OPS_O] = (ops_product){"o", d->n_embd, q};
+    out[OPS_GATE_UP] = (ops_product){"gate_up", 2 * (int64_t)d->n_ff, d->n_embd};
+    out[OPS_DOWN] = (ops_product){"down", d->n_embd, d->n_ff};
+    out[OPS_HEAD] = (ops_product){"head", d->n_vocab, d->n_embd};
+}
+
 #ifndef CORUN_CUDA
 corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *o)
 {

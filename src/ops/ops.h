@@ -56,6 +56,24 @@ typedef struct ops_dims {
     int32_t n_layer, n_embd, n_head, n_kv, d_head, n_ff, n_vocab;
 } ops_dims;
 
+/* The matrix products of a dense layer, then the head. */
+enum {
+    OPS_QKV,
+    OPS_O,
+    OPS_GATE_UP,
+    OPS_DOWN,
+    OPS_PER_LAYER,
+    OPS_HEAD = OPS_PER_LAYER,
+    OPS_N_PRODUCT
+};
+
+typedef struct ops_product {
+    const char *name;
+    int64_t n_out, n_in;
+} ops_product;
+
+void ops_products(const ops_dims *d, ops_product out[OPS_N_PRODUCT]);
+
 /* Of the schedule: maxima of any step, and the numeric choices. */
 typedef struct ops_conf {
     int32_t n_ctx;    /* longest sequence: page tables, rope tables */

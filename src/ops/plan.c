@@ -136,14 +136,13 @@ static int missing_of(const plan_table *t, ops_set set, const plan_shape *produc
 
 void plan_missing(const plan_table *t, const ops_dims *d, char *out, size_t cap)
 {
-    static const char *const name[] = {"qkv", "o", "gate and up", "down", "head"};
-    int64_t q = (int64_t)d->n_head * d->d_head, kv = (int64_t)d->n_kv * d->d_head;
-    const plan_shape product[] = {{q + 2 * kv, d->n_embd, false, OPS_BF16},
-                                  {d->n_embd, q, false, OPS_BF16},
-                                  {2 * (int64_t)d->n_ff, d->n_embd, false, OPS_BF16},
-                                  {d->n_embd, d->n_ff, false, OPS_BF16},
-                                  {(d->n_vocab + 7) / 8 * 8, d->n_embd, false, OPS_F32}};
-    enum { N = sizeof product / sizeof *product };
+    enum { N = OPS_N_PRODUCT };
+    ops_product p[N];
+    plan_shape product[N];
+    ops_products(d, p);
+    for (int i = 0; i < N; i++) product[i] = (plan_shape){p[i].n_out, p[i].n_in, false, OPS_BF16};
+    product[OPS_HEAD].n_out = (d->n_vocab + 7) / 8 * 8;
+    product[OPS_HEAD].out = OPS_F32;
     int canonical = missing_of(t, OPS_SET_CANONICAL, product, N);
     int standard = missing_of(t, OPS_SET_STANDARD, product, N);
     char text[256] = "";
@@ -151,7 +150,7 @@ void plan_missing(const plan_table *t, const ops_dims *d, char *out, size_t cap)
     for (int i = 0; i < N; i++) {
         bool c = canonical >> i & 1, s = standard >> i & 1;
         if (c || s)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s%s", n ? ", " : " ", name[i],
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s%s", n ? ", " : " ", p[i].name,
                                   c && s ? ""
                                   : c    ? " (canonical)"
                                          : " (standard)");

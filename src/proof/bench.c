@@ -29,13 +29,9 @@ static void close_bare(bare *b)
 static corun_status open_bare(bare *b, corun_model *m, int32_t max_rows)
 {
     const config *g = &m->net->cfg;
-    ops_dims d = {.n_layer = 1,
-                  .n_embd = g->n_embd,
-                  .n_head = g->n_head,
-                  .n_kv = g->n_kv,
-                  .d_head = g->d_head,
-                  .n_ff = g->n_ff,
-                  .n_vocab = g->n_vocab};
+    ops_dims d;
+    model_dims(g, &d);
+    d.n_layer = 1;
     const ops *like = m->net->o;
     *b = (bare){0};
     TRY(like->twin(like, &d, &b->o));
@@ -55,7 +51,7 @@ static corun_status open_bare(bare *b, corun_model *m, int32_t max_rows)
     TRY(b->o->dev_alloc(b->o, widest * (size_t)max_rows * 2, &b->x));
     TRY(b->o->dev_alloc(b->o, widest * (size_t)max_rows * 2, &b->y));
     b->n_layer = g->n_layer;
-    if (!MEM_NEW(b->w, (size_t)g->n_layer * BENCH_PER_LAYER + 1)) return CORUN_ENOMEM;
+    if (!MEM_NEW(b->w, (size_t)g->n_layer * OPS_PER_LAYER + 1)) return CORUN_ENOMEM;
     return bench_weights_open(b->o, g, g->n_layer, b->w);
 }
 
@@ -78,9 +74,9 @@ static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *secon
         .id = 1, .kind = STEP_MIXED, .n_row = want, .row = r, .n_tok = rows / want, .tok = tok};
     TRY(b->o->step_put(b->o, &s));
     double t0 = clock_seconds();
-    for (int32_t i = 0; i < b->n_layer * BENCH_PER_LAYER; i++)
+    for (int32_t i = 0; i < b->n_layer * OPS_PER_LAYER; i++)
         TRY(b->o->matmul(b->o, OPS_ROWS_TOK, b->w[i], b->x, OPS_BF16, b->y));
-    TRY(b->o->logits(b->o, b->w[b->n_layer * BENCH_PER_LAYER], b->x, 0, want));
+    TRY(b->o->logits(b->o, b->w[b->n_layer * OPS_PER_LAYER], b->x, 0, want));
     char end[2];
     TRY(b->o->dev_get(b->o, b->y, 0, end, sizeof end)); /* a device has finished then */
     *seconds = clock_seconds() - t0;

@@ -7,9 +7,7 @@
 
 /* ---- bench_parts.c: the parts of a step ------------------------------------------------------ */
 
-enum { BENCH_PER_LAYER = 4 }; /* matrices of a layer: qkv, o, gate and up, down */
-
-/* w[n_layer * BENCH_PER_LAYER + 1]: made-up matrices of the model's shapes, the head last. */
+/* w[n_layer * OPS_PER_LAYER + 1]: made-up matrices of the model's shapes, the head last. */
 corun_status bench_weights_open(ops *o, const config *g, int32_t n_layer, ops_weight **w);
 /* Those that are open; w may hold NULL. */
 void bench_weights_close(ops *o, int32_t n_layer, ops_weight **w);

@@ -13,18 +13,17 @@
 
 corun_status bench_weights_open(ops *o, const config *g, int32_t n_layer, ops_weight **w)
 {
-    int64_t q = (int64_t)g->n_head * g->d_head, kv = (int64_t)g->n_kv * g->d_head, h = g->n_embd;
-    const int64_t shape[BENCH_PER_LAYER][2] = {
-        {q + 2 * kv, h}, {h, q}, {2 * (int64_t)g->n_ff, h}, {h, g->n_ff}};
-    for (int32_t i = 0; i <= n_layer * BENCH_PER_LAYER; i++) {
-        bool head = i == n_layer * BENCH_PER_LAYER;
-        int64_t n_out = head ? g->n_vocab : shape[i % BENCH_PER_LAYER][0];
-        int64_t n_in = head ? h : shape[i % BENCH_PER_LAYER][1];
-        ops_fill f = {.seed = 1, .index = (uint32_t)i, .n_in = n_in, .spread = 0.05f};
+    ops_dims d;
+    ops_product p[OPS_N_PRODUCT];
+    model_dims(g, &d);
+    ops_products(&d, p);
+    for (int32_t i = 0; i <= n_layer * OPS_PER_LAYER; i++) {
+        const ops_product *of = &p[i == n_layer * OPS_PER_LAYER ? OPS_HEAD : i % OPS_PER_LAYER];
+        ops_fill f = {.seed = 1, .index = (uint32_t)i, .n_in = of->n_in, .spread = 0.05f};
         ops_weight_spec s = {.name = "bench",
                              .dtype = OPS_BF16,
-                             .n_out = n_out,
-                             .n_in = n_in,
+                             .n_out = of->n_out,
+                             .n_in = of->n_in,
                              .read = ops_fill_read,
                              .arg = &f};
         TRY(o->weight_open(o, &s, &w[i]));
@@ -34,7 +33,7 @@ corun_status bench_weights_open(ops *o, const config *g, int32_t n_layer, ops_we
 
 void bench_weights_close(ops *o, int32_t n_layer, ops_weight **w)
 {
-    for (int32_t i = 0; w && i <= n_layer * BENCH_PER_LAYER; i++) o->weight_close(o, w[i]);
+    for (int32_t i = 0; w && i <= n_layer * OPS_PER_LAYER; i++) o->weight_close(o, w[i]);
 }
 
 /* ---- made-up contents -------------------------------------------------------------------------
@@ -134,7 +133,7 @@ static corun_status open_all(bench_parts *p, const corun_model *m)
     model_dims(&p->cfg, &d);
     TRY(like->twin(like, &d, &p->o));
     p->n_weight = d.n_layer < WEIGHT_LAYERS ? d.n_layer : WEIGHT_LAYERS;
-    if (!MEM_NEW(p->w, (size_t)p->n_weight * BENCH_PER_LAYER + 1)) return CORUN_ENOMEM;
+    if (!MEM_NEW(p->w, (size_t)p->n_weight * OPS_PER_LAYER + 1)) return CORUN_ENOMEM;
     TRY(bench_weights_open(p->o, &p->cfg, p->n_weight, p->w));
     TRY(open_gain(p, d.n_embd, &p->gain));
     if (p->cfg.qk_norm) TRY(open_gain(p, d.d_head, &p->head_gain));
@@ -303,21 +302,21 @@ static corun_status put_slots(bench_parts *p, int32_t pos)
 
 static ops_weight *matrix(const bench_parts *p, int32_t layer, int k)
 {
-    return p->w[layer % p->n_weight * BENCH_PER_LAYER + k];
+    return p->w[layer % p->n_weight * OPS_PER_LAYER + k];
 }
 
 static corun_status run_products(bench_parts *p)
 {
     ops *o = p->o;
     for (int32_t l = 0; l < p->cfg.n_layer; l++)
-        for (int k = 0; k < BENCH_PER_LAYER; k++)
+        for (int k = 0; k < OPS_PER_LAYER; k++)
             TRY(o->matmul(o, OPS_ROWS_TOK, matrix(p, l, k), p->x, OPS_BF16, p->y));
     return CORUN_OK;
 }
 
 static corun_status run_head(bench_parts *p)
 {
-    return p->o->logits(p->o, p->w[p->n_weight * BENCH_PER_LAYER], p->x, 0, p->rows);
+    return p->o->logits(p->o, p->w[p->n_weight * OPS_PER_LAYER], p->x, 0, p->rows);
 }
 
 static corun_status run_attention(bench_parts *p)
@@ -331,7 +330,7 @@ static corun_status run_rows(bench_parts *p)
 {
     ops *o = p->o;
     float eps = p->cfg.eps;
-    TRY(o->embed(o, p->w[p->n_weight * BENCH_PER_LAYER], p->h));
+    TRY(o->embed(o, p->w[p->n_weight * OPS_PER_LAYER], p->h));
     for (int32_t l = 0; l < p->cfg.n_layer; l++) {
         TRY(o->norm(o, OPS_ROWS_TOK, p->h, l ? p->x : NULL, p->gain, eps, p->y));
         TRY(o->qkv_post(o, l, p->x, p->head_gain, p->head_gain, eps, p->rope, p->y));

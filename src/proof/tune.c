@@ -22,9 +22,10 @@ corun_status tune_run(const tune_opts *o, FILE *report)
 #include "base/json.h"
 #include "files/config.h"
 #include "files/hub.h"
+#include "model/model.h"
 #include "ops/cuda/search.h"
 
-enum { N_SHAPE = 5, N_ROWS = 12, HEAD_ROWS = 1024, FULL_WEIGHT = 4 };
+enum { N_SHAPE = OPS_N_PRODUCT, N_ROWS = 12, HEAD_ROWS = 1024, FULL_WEIGHT = 4 };
 
 /* Full cells first: the others draw on them. */
 static const int32_t ladder[N_ROWS] = {256, 1,   64,  2048, 8,    16,
@@ -52,11 +53,11 @@ typedef struct tune {
 
 /* ---- what is to be searched ----------------------------------------------------------------- */
 
-static corun_status read_config(config *c, const char *model)
+static corun_status read_config(config *c, const char *name)
 {
     char *path;
     weights *w = NULL;
-    TRY(hub_find(&path, model, true));
+    TRY(hub_find(&path, name, true));
     size_t n = strlen(path);
     bool gguf = n >= 5 && strcmp(path + n - 5, ".gguf") == 0;
     corun_status st = gguf ? weights_open(&w, path) : config_open(c, path);
@@ -76,22 +77,24 @@ static double weight_of(const job *j)
 
 static void make_jobs(tune *t, const config *c, bool again)
 {
-    int64_t d = c->d_head, q = c->n_head * d, h = c->n_embd;
-    const job all[N_SHAPE] = {
-        {"qkv", {q + 2 * c->n_kv * d, h, c->qkv_bias, OPS_BF16}, PLAN_MAX_ROWS},
-        {"o", {h, q, c->o_bias, OPS_BF16}, PLAN_MAX_ROWS},
-        {"gate_up", {2 * (int64_t)c->n_ff, h, c->mlp_bias, OPS_BF16}, PLAN_MAX_ROWS},
-        {"down", {h, c->n_ff, c->mlp_bias, OPS_BF16}, PLAN_MAX_ROWS},
-        {"head", {c->n_vocab, h, false, OPS_F32}, HEAD_ROWS}};
+    const bool bias[N_SHAPE] = {c->qkv_bias, c->o_bias, c->mlp_bias, c->mlp_bias, false};
+    ops_dims d;
+    ops_product p[N_SHAPE];
+    model_dims(c, &d);
+    ops_products(&d, p);
     for (int i = 0; i < N_SHAPE; i++) {
-        if (all[i].shape.out == OPS_BF16) t->layer[t->n_layer++] = all[i].shape;
-        if (!again && plan_find(t->table, OPS_SET_CANONICAL, &all[i].shape, 1)) {
-            fprintf(t->report, "# %s %lld x %lld: in the table already\n", all[i].name,
-                    (long long)all[i].shape.n_out, (long long)all[i].shape.n_in);
+        bool head = i == OPS_HEAD;
+        job j = {.name = p[i].name,
+                 .shape = {p[i].n_out, p[i].n_in, bias[i], head ? OPS_F32 : OPS_BF16},
+                 .max_rows = head ? HEAD_ROWS : PLAN_MAX_ROWS};
+        if (j.shape.out == OPS_BF16) t->layer[t->n_layer++] = j.shape;
+        if (!again && plan_find(t->table, OPS_SET_CANONICAL, &j.shape, 1)) {
+            fprintf(t->report, "# %s %lld x %lld: in the table already\n", j.name,
+                    (long long)j.shape.n_out, (long long)j.shape.n_in);
             continue;
         }
-        t->jobs[t->n_job++] = all[i];
-        t->weight += weight_of(&all[i]);
+        t->jobs[t->n_job++] = j;
+        t->weight += weight_of(&j);
     }
 }
 
