@@ -52,7 +52,7 @@ run() { # NAME LIMIT ARGUMENTS...
 run steps 125 --device "${DEVICE:-cuda}" --steps 256x1536,256x1090,32x1090,1x1024 --prompts 256x1024,1x8192,1x32768
 run short 60 --device "${DEVICE:-cuda}" --jobs 256x128/1024 --policy free,dynamic
 run long 95 --device "${DEVICE:-cuda}" --jobs 256x1024/1024 --policy free,corun
-run spread 120 --device "${DEVICE:-cuda}" --jobs 256x64-4096 --policy free,corun,invariant
+run spread 200 --device "${DEVICE:-cuda}" --jobs 256x64-4096 --policy free,corun,invariant
 [ -z "$smi" ] || kill "$smi" 2>/dev/null
 smi=
 tools/gpu_table --show "$lines" || failed=1

@@ -176,3 +176,17 @@ def test_price_of_the_canonical_order(table, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "PLANS", tmp_path)
     mean, (worst, shape, rows), _ = table.price_of("qwen3-8b")
     assert mean == pytest.approx(1.1) and (worst, shape, rows) == (pytest.approx(1.21), (6144, 4096), 1)
+
+
+def test_start(tmp_path):
+    """A model file is written once; each start is a line."""
+    call = [str(ROOT / "tools" / "bench_start"), "--corun", str(CORUN), "--model", "tiny", "--device", "cpu",
+            "--repeat", "2", str(tmp_path)]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    rows = [json.loads(x) for x in subprocess.run(call, env=env, check=True, capture_output=True).stdout.splitlines()]
+    assert [r["n"] for r in rows] == [1, 2]
+    assert all(0 < r["model_s"] and r["engine_s"] < r["first_token_s"] <= r["process_s"] + 0.02 for r in rows)
+    assert rows[0]["engine_s"] > rows[1]["engine_s"]  # the first one audits
+    written = (tmp_path / "tiny" / "model-00001-of-00001.safetensors").stat().st_mtime_ns
+    subprocess.run(call, env=env, check=True, capture_output=True)
+    assert (tmp_path / "tiny" / "model-00001-of-00001.safetensors").stat().st_mtime_ns == written

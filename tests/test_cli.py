@@ -160,6 +160,14 @@ def test_run_is_batch(corun):
     assert raw.stdout.decode() == body["choices"][0]["text"] + "\n"
 
 
+def test_run_says_its_times(corun):
+    said = corun("run", "-v", "-m", "fake:phase", "-p", "hello", "-n", "3").stderr.decode()
+    m = re.search(r"model opened in (\S+) s \(weights of \S+ GB, \S+ GB/s\), engine in (\S+) s, first token (\S+) s",
+                  said)
+    assert float(m[1]) + float(m[2]) <= float(m[3]) + 0.02 and float(m[3]) < 60
+    assert re.search(r"^corun: identity [0-9a-f]{32}$", said, re.M)
+
+
 # ---- one answer whatever the schedule ------------------------------------------------------------
 
 SCHEDULES = [
