@@ -244,6 +244,19 @@ static const body_case body_cases[] = {
     {1, "\"modalities\":[\"text\"]", "modalities"},
 };
 
+/* A message that begins with a field's name, and the row's param, name the same one. */
+static void check_param(const json_t *row)
+{
+    const json_t *body = json_object_get(json_object_get(row, "response"), "body");
+    const json_t *error = json_object_get(body, "error");
+    const char *message = json_string_value(json_object_get(error, "message"));
+    const char *param = json_string_value(json_object_get(error, "param"));
+    size_t n = strcspn(message, ": ");
+    if (message[n] != ':' || strncmp(message, "request:", 8) == 0) return; /* no JSON */
+    if (!param || strlen(param) != n || strncmp(message, param, n) != 0)
+        fail_msg("%s: param is %s", message, param ? param : "null");
+}
+
 static void test_bodies(void **state)
 {
     (void)state;
@@ -257,6 +270,7 @@ static void test_bodies(void **state)
         if (c->error ? j->http != 400 || !strstr(j->message, c->error) : j->http != 200)
             fail_msg("%s: %d %s", c->body, j->http, j->message ? j->message : "");
         json_t *row = j->http == 200 ? NULL : row_of(j, &m, NULL);
+        if (row) check_param(row);
         json_decref(row);
         job_free(j);
     }

@@ -143,7 +143,8 @@ def test_under_load_as_alone(corun, serve, model):
         ("stop_token_ids", [-1]), ("logit_bias", {"1000000": 1}), ("logit_bias", {"-1": 1}),
         ("logit_bias", {"1.5": 1}), ("logit_bias", {"abc": 1}), ("logit_bias", {"5": "x"}),
         ("n", 0), ("temperature", 3), ("guided_json", {}), ("stream_options", {}),
-        ("max_tokens", -1), ("max_tokens", 10 ** 9), ("request_id", 3), ("best_of", 2))],
+        ("max_tokens", -1), ("max_tokens", 10 ** 9), ("request_id", 3), ("best_of", 2),
+        ("min_tokens", -1), ("min_tokens", 17))],
 ])
 def test_bad_requests(shared, body, field):
     status, head, data = shared.post(COMPLETION, body)
@@ -406,6 +407,13 @@ def test_other_sites(serve):
                        ({"Host": "1.evil.example"}, 403), ({"Host": "1.evil.example", "Origin": "http://1.evil.example"}, 403),
                        ({"Host": "[evil]"}, 403), ({"Host": "localhost:1"}, 200), ({"Host": "[::1]:80"}, 200), ({"Host": own}, 200)]:
         assert s.post(COMPLETION, body, headers=head)[0] == want, head
+    # a target with a name of its own counts instead of the Host header
+    for name, want in [("evil.example", 403), ("localhost@evil.example", 400), (own, 200), ("localhost", 200),
+                       ("localhost:x", 403)]:
+        assert s.get(f"http://{name}/health", headers={"Host": own})[0] == want, name
+    assert s.get(f"http://{own}/health", headers={"Host": "evil.example"})[0] == 200
+    assert s.get(f"http://{own}/health", headers={"Host": "evil.example", "Origin": s.url})[0] == 200
+    assert s.get("/health", headers={"Host": "localhost:x@evil.example"})[0] == 403
     assert serve("--no-keys").post(COMPLETION, body, headers={"Host": "proxy.example"})[0] == 200
 
 

@@ -70,6 +70,7 @@ const char *http_method(const http_call *c);                   /* "GET" */
 const char *http_path(const http_call *c);                     /* decoded, without the query */
 const char *http_query(const http_call *c, const char *name);  /* decoded value, or NULL */
 const char *http_header(const http_call *c, const char *name); /* NULL: not there */
+const char *http_host(const http_call *c); /* whom it is for, as its target or Host says; or NULL */
 const char *http_body(const http_call *c,
                       size_t *len);           /* as it came; empty where a reader took it */
 void http_set_data(http_call *c, void *data); /* the owner's own */

@@ -74,6 +74,8 @@ const char *http_header(const http_call *c, const char *name)
     return http_head_field(&c->head, name);
 }
 
+const char *http_host(const http_call *c) { return c->head.host; }
+
 const char *http_body(const http_call *c, size_t *len)
 {
     *len = c->body.len;

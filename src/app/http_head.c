@@ -87,9 +87,12 @@ static int read_line(http_head *h, char *line, const char **why)
     h->old = version[7] == '0';
     *why = "the request line is malformed";
     if (strncasecmp(target, "http://", 7) == 0) { /* the form that proxies use */
-        char *path = strchr(target + 7, '/');
-        if (!path) return 400;
-        target = path;
+        char *name = target + 7;
+        size_t n = strcspn(name, "/?@");
+        if (n == 0 || name[n] != '/') return 400;
+        h->host = memmove(target, name, n);
+        target[n] = 0;
+        target = name + n;
     }
     if (*target != '/') return 400;
     char *query = strchr(target, '?');
@@ -137,6 +140,7 @@ static int read_frame(http_head *h, const char **why)
     const char *v = only(h, "Host", &n);
     *why = "one Host header is needed";
     if (n > 1 || (n == 0 && !h->old)) return 400;
+    if (!h->host) h->host = v;
     const char *te = only(h, "Transfer-Encoding", &n), *length = only(h, "Content-Length", &m);
     *why = "the length of the body is not clear";
     if (n > 1 || m > 1 || (n && (m || h->old))) return 400;

@@ -12,6 +12,7 @@ typedef struct http_pair {
 typedef struct http_head {
     char *text; /* the bytes, cut into strings */
     char *method, *path;
+    const char *host; /* whom it is for: the target's authority, else the header; NULL: neither */
     http_pair *field, *query;
     size_t n_field, n_query;
     bool old;     /* HTTP/1.0 */

@@ -313,7 +313,7 @@ static void truncate_prompt(const openai_ask *a, job_prompt *p)
 
 /* The limit for new tokens, from the fields or their defaults: 16 for completions, the model's
  * own or the rest of the context for chats. */
-static corun_status fit(const openai_ask *a, job_prompt *p)
+static corun_status fit(const openai_ask *a, job_prompt *p, const char **param)
 {
     const int64_t n = (int64_t)p->n_token, ctx = a->m->n_ctx;
     const bool chat = a->j->kind == JOB_CHAT;
@@ -332,9 +332,11 @@ static corun_status fit(const openai_ask *a, job_prompt *p)
              "This model's maximum context length is %lld tokens. However, you requested %lld "
              "tokens (%lld in the prompt, %lld for the answer).",
              (long long)ctx, (long long)(n + max), (long long)n, (long long)max);
-    if (a->j->s.min_tokens > max)
+    if (a->j->s.min_tokens > max) {
+        *param = "min_tokens";
         FAIL(CORUN_EINVAL, "min_tokens: %d is more than the %lld tokens allowed for the answer",
              a->j->s.min_tokens, (long long)max);
+    }
     p->max_tokens = (int32_t)max;
     return CORUN_OK;
 }
@@ -346,7 +348,7 @@ corun_status openai_prompts(openai_ask *a, const char **param)
     TRY(j->kind == JOB_CHAT ? openai_chat_prompt(a) : completion_prompts(a));
     for (size_t i = 0; i < j->n_prompt; i++) {
         truncate_prompt(a, &j->prompt[i]);
-        TRY(fit(a, &j->prompt[i]));
+        TRY(fit(a, &j->prompt[i], param));
         /* Those of sample 0, n, 2 n, ...: no two choices of a request have one seed. */
         int32_t sample = (int32_t)i * j->s.n;
         j->prompt[i].seed = j->seeded ? j->s.seed : corun_seed_sample(j->id.lo >> 11, sample);

@@ -238,7 +238,9 @@ static bool is_here(const char *host)
     struct in6_addr a;
     bool six = *host == '[';
     size_t n = six ? strcspn(++host, "]") : strcspn(host, ":");
-    if (n >= sizeof name) return false;
+    const char *port = host + n + (six && host[n]);
+    if (n >= sizeof name || (*port && *port != ':') || port[strspn(port, ":0123456789")])
+        return false;
     memcpy(name, host, n);
     name[n] = 0;
     return strcasecmp(name, "localhost") == 0 || inet_pton(six ? AF_INET6 : AF_INET, name, &a) == 1;
@@ -246,10 +248,10 @@ static bool is_here(const char *host)
 
 /* Without keys, whoever reaches the server may use it; a page of another site in a browser of this
  * machine reaches it too. Such a page stands in Origin, and a name of its own that was turned to
- * this address (DNS rebinding) in Host. */
+ * this address (DNS rebinding) in Host, or in the target. */
 static const char *foreign(const serve *s, const http_call *c)
 {
-    const char *host = http_header(c, "Host"), *origin = http_header(c, "Origin");
+    const char *host = http_host(c), *origin = http_header(c, "Origin");
     if (s->keys) return NULL;
     const char *who = origin ? strstr(origin, "://") : NULL;
     if (origin && (!who || !host || strcasecmp(who + 3, host) != 0))
