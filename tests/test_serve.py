@@ -60,6 +60,9 @@ def test_help_and_document_have_the_same_defaults():
         v = re.match(r"(none|\d+)( [MG]iB)?", value)
         text = "0: no limit" if v[1] == "none" else v[1] + (want[v[2][1:]] if v[2] else "")
         assert shown[name].split(",")[0] == text, name
+    slowest = re.search(r"\.body_min = (\d+)", (ROOT / "src" / "app" / "http.c").read_text())[1]
+    text = f"{int(slowest):,} bytes a second"
+    assert text in said and text in (ROOT / "docs" / "server.md").read_text()
 
 
 def test_stream_whole_and_row_are_one(corun, serve, model):
