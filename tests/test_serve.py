@@ -2,9 +2,11 @@
 the official client, limits, keys, clients that go away, the end by a signal."""
 import asyncio
 import concurrent.futures
+import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -500,6 +502,56 @@ def test_slow_reader_is_cut_off(serve):
     assert s.idle()["tokens_new"] < 120 * 900
     assert s.metrics()["corun_http_cut_off_total"] == 1
     c.close()
+
+
+NO_MEMORY = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <string.h>
+static int is_chunk(const void *data, size_t n) { return n > 7 && memcmp(data, "data: {", 7) == 0; }
+int evbuffer_add(void *b, const void *data, size_t n)
+{
+    static int left = 2;
+    if (is_chunk(data, n) && memmem(data, n, "\"transport\"", 11) && left-- <= 0) return -1;
+    int (*real)(void *, const void *, size_t) = dlsym(RTLD_NEXT, "evbuffer_add");
+    return real(b, data, n);
+}
+void *realloc(void *p, size_t n)
+{
+    void *(*real)(void *, size_t) = dlsym(RTLD_NEXT, "realloc");
+    return n > 3000 && p && is_chunk(p, n) && strstr(p, "\"chunk\"") ? NULL : real(p, n);
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.parametrize("where", ["chunk", "transport"])
+def test_stream_without_memory_is_no_client_that_went(serve, tmp_path, where):
+    """A stream that fails for want of memory counts as 500; where it can be sent the error is its last event."""
+    if where == "chunk" and b"__asan_" in CORUN.read_bytes():
+        pytest.skip("AddressSanitizer has its own realloc")
+    (tmp_path / "short.c").write_text(NO_MEMORY)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "short.so", "short.c"], cwd=tmp_path, check=True)
+    asan = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+    s = serve(env={**os.environ, "LD_PRELOAD": str(tmp_path / "short.so"), "ASAN_OPTIONS": asan})
+    body = {"model": where, "stream": True, "echo": True,
+            "prompt": ["x", "y" * 400], "logprobs": 5, "max_tokens": 300, "ignore_eos": True}
+    if where == "chunk":
+        status, _, data = s.post(COMPLETION, body)
+        last = data.split(b"\n\n")[-2]
+        assert status == 200 and data.startswith(b'data: {"id"') and last.startswith(b'data: {"error":'), data[-300:]
+        error = json.loads(last[6:])["error"]
+        assert error["type"] == "server_error" and "memory" in error["message"]
+    else:
+        with pytest.raises(http.client.IncompleteRead):
+            s.post(COMPLETION, body)
+    s.idle()
+    m = s.metrics()
+    name = 'corun_http_requests_total{method="POST",endpoint="/v1/completions",status="%d"}'
+    assert m.get(name % 500) == 1 and name % 499 not in m, m
+    assert m['corun_requests_total{end="failed"}'] == 1
+    assert s.post(COMPLETION, {"model": "m", "prompt": "x"})[0] == 200
 
 
 def test_half_requests(serve):

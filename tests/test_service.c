@@ -25,6 +25,7 @@ typedef struct one {
     sem_t *hold; /* its first event waits here */
     sem_t seen;  /* posted before that */
     bool cancel_self;
+    int fail_at; /* this event is not taken; 0: all are */
 } one;
 
 typedef struct bench {
@@ -36,7 +37,7 @@ typedef struct bench {
 
 static bench *now_running; /* of the test: callbacks have only their task */
 
-static void on_event(task *t, size_t prompt, const corun_event *e)
+static corun_status on_event(task *t, size_t prompt, const corun_event *e)
 {
     one *o = t->ctx;
     (void)prompt;
@@ -46,6 +47,8 @@ static void on_event(task *t, size_t prompt, const corun_event *e)
         if (o->hold) sem_wait(o->hold);
     }
     if (o->cancel_self) service_cancel(now_running->v, t);
+    if (o->fail_at && o->events == o->fail_at) FAIL(CORUN_ENOMEM, "the event is not taken");
+    return CORUN_OK;
 }
 
 static void on_done(task *t)
@@ -504,6 +507,42 @@ static void test_lanes(void **state)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
+/* Whichever event is not taken, the last one too, that task alone ends with a 500. */
+static void test_event_not_taken(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    bool all = false;
+    for (int k = 1; !all; k++) {
+        bench b;
+        one o[N];
+        service_stats s;
+        open_bench(&b, N, 4, 2, NULL);
+        for (int i = 0; i < N; i++) make(&o[i], &b, ASK("[\"y\",\"z\"]", 6));
+        o[1].fail_at = k;
+        for (int i = 0; i < N; i++) put(&o[i], &b);
+        wait_ended(&b, N);
+        all = o[1].events < k;
+        for (int i = 0; i < N; i++) {
+            bool failed = i == 1 && !all;
+            assert_int_equal(o[i].http, failed ? 500 : 200);
+            assert_int_equal(o[i].t.status, failed ? CORUN_ENOMEM : CORUN_OK);
+            if (failed) {
+                assert_string_equal(o[i].t.j->message, "the event is not taken");
+                assert_int_equal(o[i].events, k);
+            }
+        }
+        no_page_leaked(&b);
+        service_read_stats(b.v, &s);
+        assert_int_equal(s.failed, !all);
+        assert_int_equal(s.cancelled, 0);
+        assert_true(service_stop(b.v, 5));
+        for (int i = 0; i < N; i++) clear(&o[i]);
+        close_bench(&b);
+        assert_true(k < 50);
+    }
+}
+
 /* Memory that runs short anywhere in the service or the engine: every task ends once, with its
  * answer or a 500, and nothing hangs. */
 static void test_no_memory(void **state)
@@ -554,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_event_not_taken),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,6 +109,8 @@ void http_stream_begin(http_call *c, int status, const char *type, const http_fi
 /* False when the client is gone or too slow, or memory is short, which ends the connection: the
  * owner should cancel its work and end the call. */
 bool http_stream_put(http_call *c, const char *data, size_t len);
+/* A part of the stream was lost for want of memory. */
+bool http_no_memory(const http_call *c);
 void http_stream_end(http_call *c);
 /* Ends the call and the connection in the middle: the client sees that the reply is not whole. */
 void http_stream_break(http_call *c);

@@ -169,8 +169,9 @@ void http_stream_begin(http_call *c, int status, const char *type, const http_fi
     if (c->head.old) c->whole = false; /* its end is the connection's */
     if (!c->gone) {
         const char *how = c->head.old ? "" : "Transfer-Encoding: chunked\r\n";
-        c->cut |= !http_put_head(c->out, status, type, f, n_field, keeps(c)) ||
-                  evbuffer_add_printf(c->out, "%s\r\n", how) < 0;
+        c->no_memory = !http_put_head(c->out, status, type, f, n_field, keeps(c)) ||
+                       evbuffer_add_printf(c->out, "%s\r\n", how) < 0;
+        c->cut |= c->no_memory;
         http_tell(c);
     }
     pthread_mutex_unlock(&c->s->lock);
@@ -189,14 +190,22 @@ bool http_stream_put(http_call *c, const char *data, size_t len)
     pthread_mutex_lock(&c->s->lock);
     bool ok = !c->gone && !c->cut;
     if (ok && len && !no_body(c)) {
-        ok = put_chunk(c, data, len);
+        c->no_memory = !put_chunk(c, data, len);
         c->unsent += len;
-        ok = ok && c->unsent <= c->s->l.unsent;
+        ok = !c->no_memory && c->unsent <= c->s->l.unsent;
         c->cut = !ok;
         http_tell(c);
     }
     pthread_mutex_unlock(&c->s->lock);
     return ok;
+}
+
+bool http_no_memory(const http_call *c)
+{
+    pthread_mutex_lock(&c->s->lock);
+    bool yes = c->no_memory;
+    pthread_mutex_unlock(&c->s->lock);
+    return yes;
 }
 
 static void end_stream(http_call *c, bool whole)

@@ -32,9 +32,10 @@ struct http_call {
     uint64_t file_len;
     size_t unsent;
     bool news, begun, ended, gone;
-    bool goes_on; /* the reader takes pieces again */
-    bool cut;     /* the connection is to end: its client reads too slowly, or bytes were lost */
-    bool whole;   /* the body is read, and the connection may have another request */
+    bool goes_on;   /* the reader takes pieces again */
+    bool cut;       /* the connection is to end: its client reads too slowly, or bytes were lost */
+    bool no_memory; /* a part of a stream was lost for want of it; `cut` too */
+    bool whole;     /* the body is read, and the connection may have another request */
 };
 
 struct http {

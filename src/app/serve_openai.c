@@ -26,7 +26,7 @@ typedef struct ask {
     double since;
     bool taken, gone; /* by the service; the client (both under the lock) */
     bool begun;       /* the stream's head is sent */
-    bool broken;      /* a chunk could not be written */
+    bool broken;      /* its client takes no more chunks */
 } ask;
 
 static void ask_free(ask *a)
@@ -98,7 +98,8 @@ static void end_stream(ask *a)
     bool whole = openai_stream_end(a->stream, &a->chunk) == CORUN_OK;
     if (whole) http_stream_put(a->c, a->chunk.data, a->chunk.len);
     let_go(a);
-    count(a, a->j->http);
+    bool lost = http_no_memory(a->c) || (!whole && a->j->http == 200);
+    count(a, lost ? 500 : a->j->http);
     if (whole)
         http_stream_end(a->c);
     else
@@ -115,21 +116,22 @@ static void on_done(task *t)
         send_whole(a);
 }
 
-static void on_event(task *t, size_t prompt, const corun_event *e)
+static corun_status on_event(task *t, size_t prompt, const corun_event *e)
 {
     ask *a = t->ctx;
-    if (a->broken) return;
+    if (a->broken) return CORUN_OK;
     buf_reset(&a->chunk);
-    corun_status st = openai_stream_event(a->stream, prompt, e, &a->chunk);
-    if (st == CORUN_OK && !a->chunk.len) return;
-    if (st == CORUN_OK && !a->begun) {
+    TRY(openai_stream_event(a->stream, prompt, e, &a->chunk));
+    if (!a->chunk.len) return CORUN_OK;
+    if (!a->begun) {
         a->begun = true;
         serve_stream(a->c, "text/event-stream; charset=utf-8");
     }
-    if (st != CORUN_OK || !http_stream_put(a->c, a->chunk.data, a->chunk.len)) {
-        a->broken = true;
-        service_cancel(a->s->service, t);
-    }
+    if (http_stream_put(a->c, a->chunk.data, a->chunk.len)) return CORUN_OK;
+    if (http_no_memory(a->c)) FAIL(CORUN_ENOMEM, "no memory for the stream");
+    a->broken = true;
+    service_cancel(a->s->service, t);
+    return CORUN_OK;
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */

@@ -368,7 +368,10 @@ static void handle(service *v, const corun_event *e, double now)
             pthread_mutex_unlock(&v->lock);
         }
     }
-    if (t->event) t->event(t, a.prompt, e);
+    if (t->event && (st = t->event(t, a.prompt, e)) != CORUN_OK) {
+        give_up(v, t, st);
+        return;
+    }
     if (p->n_open == 0) remove_alive(v, i);
     if (!job_done(t->j)) return;
     if (now > v->stats_at) read_engine(v, now);

@@ -16,8 +16,9 @@ typedef struct task {
     job *j;          /* prepared, its http is 200 */
     bool background; /* waits while any other task waits: lines of stored batches */
     void *ctx;
-    /* The event was fed to the job. On the service's thread: must not wait. NULL: none. */
-    void (*event)(struct task *t, size_t prompt, const corun_event *e);
+    /* The event was fed to the job. On the service's thread: must not wait. NULL: none. Not
+     * CORUN_OK: the task ends with a 500 and this thread's error text. */
+    corun_status (*event)(struct task *t, size_t prompt, const corun_event *e);
     /* Every choice has ended, or the job has failed (j->http, j->message; 499: cancelled; 503: a
      * task of the foreground, cancelled by service_stop), and nothing of it is left in the engine.
      * The task is the caller's again. On the service's thread; called exactly once. */
