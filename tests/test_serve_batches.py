@@ -534,6 +534,58 @@ def test_folder_that_cannot_be_had(corun, serve, tmp_path):
         assert status == 503 and str(tmp_path) in json.loads(body)["error"]["message"]
 
 
+def test_database_taken_away(corun, serve):
+    """Without its database in place the server takes nothing that would be lost; brought back, all goes on."""
+    s = serve()
+    db = s.corun.folder / "state" / "corun.db"
+    lines = [completion(f"{i}", f"line {i}", max_tokens=300) for i in range(800)]
+    b = s.batch(text_of(lines))
+    s.progress(b, 1)
+    db.rename(db.with_suffix(".away"))
+    end = time.monotonic() + 30
+    while not (now := s.client.batches.retrieve(b.id)).errors and time.monotonic() < end:
+        time.sleep(0.02)
+    assert now.status == "in_progress" and now.errors.data[0].code == "waits"
+    for _ in range(2):
+        for fails in (lambda: s.upload(b"{}"), lambda: s.client.files.delete(b.input_file_id),
+                      lambda: s.client.batches.cancel(b.id),
+                      lambda: s.client.batches.create(input_file_id=b.input_file_id, endpoint="/v1/completions",
+                                                      completion_window="24h")):
+            with pytest.raises(openai.InternalServerError, match=r"state/corun\.db: was removed or replaced") as e:
+                fails()
+            assert e.value.status_code == 503 and e.value.code == "storage"
+        assert s.client.completions.create(model="m", prompt="x", max_tokens=2).choices
+        assert s.content(b.input_file_id) == text_of(lines)
+        db.write_bytes(b"")  # another one in its place
+    assert s.said().count("corun serve: state/corun.db: was removed or replaced") == 1
+    db.with_suffix(".away").rename(db)
+    s.upload(b"{}")
+    s.restart()
+    check_completed(corun, s, s.wait(b), lines)
+    assert len(list(s.client.files.list())) == 3
+
+
+def test_unfinished_batches_have_a_limit(corun, serve):
+    """More than --max-batches: 429; those that were taken go on, and with room others are taken."""
+    s = serve("--max-batches", 2)
+    long = s.batch(text_of([completion(f"{i}", f"line {i}", max_tokens=300) for i in range(3000)]))
+    f = s.upload(text_of([completion("a", "x")]))
+    new = {"input_file_id": f.id, "endpoint": "/v1/completions", "completion_window": "24h"}
+    short = s.client.batches.create(**new)
+    for _ in range(2):
+        status, head, data = s.ask("POST", "/v1/batches", json.dumps(new).encode())
+        error = json.loads(data)["error"]
+        assert status == 429 and head["Retry-After"] == "1" and error["type"] == "rate_limit_error"
+        assert "2 batches" in error["message"] and "--max-batches" in error["message"]
+        s.restart()
+    assert len(list(s.client.batches.list())) == 2
+    s.client.batches.cancel(long.id)
+    s.wait(long)
+    assert s.wait(short).status == "completed"
+    for _ in range(3):
+        assert s.wait(s.client.batches.create(**new)).status == "completed"
+
+
 def test_no_room(corun, serve):
     """Files may not grow: 507 for uploads, a batch that waits and says why; requests are served;
     with room all goes on."""

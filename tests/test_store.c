@@ -492,6 +492,75 @@ static void test_lost_database(void **state)
     end(&a);
 }
 
+/* Nothing may be written: each call says why and leaves nothing. */
+static void expect_no_write(at *a, const store_file *f, const store_batch *run, const char *path)
+{
+    store_file out;
+    store_batch b = {.endpoint = "/v1/completions"};
+    store_draft *d;
+    bool found, moved;
+    char reader[STORE_ID];
+    int n = contents(a);
+    const store_row row = {0, 1, 200, "row", 3};
+    for (int i = 0; i < 6; i++) {
+        corun_status st = CORUN_OK;
+        snprintf(b.input, sizeof b.input, "%s", f->id);
+        err_set(CORUN_OK, "none");
+        switch (i) {
+        case 0:
+            OK(store_draft_open(a->s, &d));
+            OK(store_draft_put(d, "two", 3));
+            st = store_file_add(a->s, d, "two", "batch", &out);
+            break;
+        case 1: st = store_file_delete(a->s, f->id, &found, reader); break;
+        case 2: st = store_batch_add(a->s, &b, "batch", &found); break;
+        case 3: st = store_batch_cancel(a->s, run->id, &b, &found); break;
+        case 4: st = store_rows_add(a->s, run->seq, &row, 1); break;
+        default: st = store_batch_finalize(a->s, run->seq, &moved);
+        }
+        if (st != CORUN_EIO || !strstr(err_text(), path) || !strstr(err_text(), "replaced"))
+            fail_msg("call %d: %d, %s", i, (int)st, err_text());
+    }
+    assert_int_equal(contents(a), n);
+    expect_content(a, f->id, "one"); /* it can be read */
+}
+
+/* The database, or its log, is taken away or replaced while the store is open: nothing is taken
+ * that would be lost. Brought back, all goes on. */
+static void test_taken_away(void **state)
+{
+    (void)state;
+    for (int log = 0; log < 2; log++) {
+        at a;
+        store_file f;
+        store_batch b, got;
+        char path[128], away[160];
+        bool found, moved;
+        begin(&a);
+        add_file(&a, "one", "batch", &f);
+        b = (store_batch){.endpoint = "/v1/completions"};
+        snprintf(b.input, sizeof b.input, "%s", f.id);
+        OK(store_batch_add(a.s, &b, "batch", &found));
+        OK(store_batch_begin(a.s, b.seq, 1, "{}", &moved));
+        snprintf(path, sizeof path, "%s%s", a.db, log ? "-wal" : "");
+        snprintf(away, sizeof away, "%s.away", path);
+        assert_int_equal(rename(path, away), 0);
+        expect_no_write(&a, &f, &b, path);
+        FILE *other = fopen(path, "w"); /* another one in its place */
+        assert_non_null(other);
+        fclose(other);
+        expect_no_write(&a, &f, &b, path);
+        assert_int_equal(rename(away, path), 0);
+        OK(store_rows_add(a.s, b.seq, &(store_row){0, 1, 200, "row", 3}, 1));
+        again(&a);
+        OK(store_batch_get(a.s, b.id, &got, &found));
+        assert_true(found && got.completed == 1);
+        store_batch_free(&got);
+        expect_content(&a, f.id, "one");
+        end(&a);
+    }
+}
+
 /* Files may not grow beyond some size: as on a full disk, every write behind it fails. */
 static void test_no_room(void **state)
 {
@@ -719,6 +788,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_lost_database),
+        cmocka_unit_test(test_taken_away),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_used),
         cmocka_unit_test_setup_teardown(test_no_sync, use_shim, leave_shim),

@@ -48,6 +48,7 @@ struct serve {
     const char *store_why; /* the reason */
     size_t max_upload;     /* bytes of a file */
     uint64_t max_stored;   /* of all files together */
+    uint64_t max_batches;  /* that are not at their end */
     size_t slots;          /* rows of a step */
     int64_t max_tokens;    /* of a request: prompts and answers; 0: no limit */
     int64_t created;       /* unix time of the start */

@@ -178,12 +178,21 @@ static bool check_fields(const json_t *o, store_batch *b, fault *f)
     return check_metadata(json_object_get(o, known[3]), f);
 }
 
+/* On the disk's one thread: no other batch is added meanwhile. */
 static void add(serve *s, http_call *c, store_batch *b)
 {
-    bool found;
-    corun_status st = store_batch_add(s->store, b, "batch", &found);
+    bool found, full = false;
+    uint64_t n;
+    corun_status st = store_batch_unfinished(s->store, &n);
+    if (st == CORUN_OK) full = n >= s->max_batches;
+    if (st == CORUN_OK && !full) st = store_batch_add(s->store, b, "batch", &found);
     if (st != CORUN_OK) {
         serve_store_error(s, c, st);
+    } else if (full) {
+        serve_error(s, c, 429, NULL, NULL, NULL,
+                    "%llu batches are not at their end, and this server takes %llu (--max-batches):"
+                    " wait for one of them, or cancel it",
+                    (unsigned long long)n, (unsigned long long)s->max_batches);
     } else if (!found) {
         serve_error(s, c, 400, NULL, "input_file_id", NULL,
                     "input_file_id: there is no file %s with the purpose batch", b->input);

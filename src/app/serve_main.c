@@ -18,7 +18,7 @@
 typedef struct serve_args {
     cmd_engine_args e;
     const char *host, *keys, *state;
-    int32_t port, queue, connections, head_s, body_s, idle_s, write_s;
+    int32_t port, queue, max_batches, connections, head_s, body_s, idle_s, write_s;
     int64_t max_body, max_upload, max_stored, bodies, unsent, max_tokens;
     double stop_s;
     bool no_keys, no_state, log, quiet, help;
@@ -38,6 +38,7 @@ static corun_status check_args(const serve_args *a)
     } list[] = {
         {"port", a->port, 65535},
         {"queue", a->queue, 1 << 20},
+        {"max-batches", a->max_batches, 1 << 20},
         {"connections", a->connections, 1 << 20},
         {"head-seconds", a->head_s, 86400},
         {"body-seconds", a->body_s, 86400},
@@ -93,6 +94,8 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
         {"max-upload", 0, ARG_SIZE, &a->max_upload, "SIZE", "of an uploaded file (200M)"},
         {"max-stored", 0, ARG_SIZE, &a->max_stored, "SIZE",
          "of all files together, for one more to be uploaded (32G)"},
+        {"max-batches", 0, ARG_INT, &a->max_batches, "N",
+         "that are not at their end (1000); more get 429"},
         {"max-bodies", 0, ARG_SIZE, &a->bodies, "SIZE",
          "of all requests in memory together (256M)"},
         {"connections", 0, ARG_INT, &a->connections, "N", "open at once (2048)"},
@@ -114,6 +117,7 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
     a->host = "127.0.0.1";
     a->port = 8000;
     a->queue = 1024;
+    a->max_batches = 1000;
     a->stop_s = 30;
     a->connections = (int32_t)l.connections;
     a->head_s = (int32_t)l.head_s;
@@ -230,6 +234,7 @@ static corun_status open_all(serve *s, const serve_args *a, char name[256])
     TRY(service_open(&s->service, &s->session, &o));
     s->max_upload = (size_t)a->max_upload;
     s->max_stored = (uint64_t)a->max_stored;
+    s->max_batches = (uint64_t)a->max_batches;
     TRY(serve_state_open(s, a->state, a->no_state));
     s->created = (int64_t)time(NULL);
     s->since = clock_seconds();

@@ -124,10 +124,31 @@ corun_status store_do(store *s, const char *sql, const char *fmt, ...)
     return st;
 }
 
+/* The open files are still those that the next server will find. */
+static corun_status check_parts(store *s)
+{
+    struct stat now;
+    for (size_t i = 0; i < 2; i++) {
+        const store_part *p = &s->part[i];
+        if (!p->path || (stat(p->path, &now) == 0 && now.st_dev == p->dev && now.st_ino == p->ino))
+            continue;
+        err_set(CORUN_EIO,
+                "%s: was removed or replaced while the server runs, so that what is written now "
+                "would be lost: bring it back, or start the server again with what is there",
+                p->path);
+        if (!s->away) fprintf(stderr, "corun serve: %s\n", err_text());
+        s->away = true;
+        return CORUN_EIO;
+    }
+    s->away = false;
+    return CORUN_OK;
+}
+
 corun_status store_lock(store *s)
 {
     pthread_mutex_lock(&s->lock);
-    corun_status st = store_do(s, "BEGIN IMMEDIATE", "");
+    corun_status st = check_parts(s);
+    if (st == CORUN_OK) st = store_do(s, "BEGIN IMMEDIATE", "");
     if (st != CORUN_OK) pthread_mutex_unlock(&s->lock);
     return st;
 }
@@ -324,6 +345,30 @@ static corun_status open_database(store *s)
                 "opening");
 }
 
+static char *join(const char *folder, const char *name)
+{
+    buf b;
+    buf_init(&b, 1 << 16);
+    buf_printf(&b, "%s/%s", folder, name);
+    char *text = buf_status(&b) == CORUN_OK ? mem_dup(b.data, b.len, "path") : NULL;
+    buf_free(&b);
+    return text;
+}
+
+static corun_status remember_parts(store *s)
+{
+    static const char *const name[2] = {"corun.db", "corun.db-wal"};
+    struct stat now;
+    for (size_t i = 0; i < 2; i++) {
+        store_part *p = &s->part[i];
+        if (!(p->path = join(s->folder, name[i]))) return CORUN_ENOMEM;
+        if (stat(p->path, &now) != 0) return store_fail_file(errno, p->path);
+        p->dev = now.st_dev;
+        p->ino = now.st_ino;
+    }
+    return CORUN_OK;
+}
+
 /* Removes contents that no row names: a killed server was about to add or had just deleted them.
  * What has other names is not ours. */
 static corun_status sweep(store *s)
@@ -374,16 +419,6 @@ static corun_status make_folder(const char *path)
     return CORUN_OK;
 }
 
-static char *join(const char *folder, const char *name)
-{
-    buf b;
-    buf_init(&b, 1 << 16);
-    buf_printf(&b, "%s/%s", folder, name);
-    char *text = buf_status(&b) == CORUN_OK ? mem_dup(b.data, b.len, "path") : NULL;
-    buf_free(&b);
-    return text;
-}
-
 static corun_status open_folder(store *s, const char *folder)
 {
     if (!*folder) FAIL(CORUN_EINVAL, "the state folder has no name");
@@ -409,6 +444,7 @@ corun_status store_open(store **out, const char *folder)
     if (st == CORUN_OK) st = open_database(s);
     if (st == CORUN_OK) st = sweep(s);
     if (st == CORUN_OK) st = count_used(s);
+    if (st == CORUN_OK) st = remember_parts(s); /* the log is there since the first read */
     if (st == CORUN_OK) {
         folder_sync(s->folder);
         *out = s;
@@ -429,6 +465,7 @@ void store_close(store *s)
     mem_free(s->folder);
     mem_free(s->files);
     mem_free(s->name);
+    for (size_t i = 0; i < 2; i++) mem_free(s->part[i].path);
     mem_free(s);
 }
 

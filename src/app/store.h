@@ -103,6 +103,8 @@ void store_batch_free(store_batch *b);
 /* Adds a batch with b's input, endpoint and metadata, and fills in the rest. *found false: there
  * is no input of that purpose, nothing was added. */
 corun_status store_batch_add(store *s, store_batch *b, const char *purpose, bool *found);
+/* Batches that are not at their end. */
+corun_status store_batch_unfinished(store *s, uint64_t *n);
 corun_status store_batch_get(store *s, const char *id, store_batch *out, bool *found);
 corun_status store_batch_list(store *s, const store_page *p, store_batch **out, size_t *n,
                               bool *more, bool *found);

@@ -110,6 +110,21 @@ corun_status store_batch_add(store *s, store_batch *b, const char *purpose, bool
     return store_unlock(s, add(s, b, purpose, found));
 }
 
+corun_status store_batch_unfinished(store *s, uint64_t *n)
+{
+    sqlite3_stmt *q = NULL;
+    bool row = false;
+    *n = 0;
+    pthread_mutex_lock(&s->lock);
+    corun_status st =
+        store_ask(s, &q, "SELECT count(*) FROM batches WHERE status IN (0, 1, 2, 5)", "");
+    if (st == CORUN_OK) st = store_step(s, q, &row);
+    if (row) *n = (uint64_t)sqlite3_column_int64(q, 0);
+    store_done(q);
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
 static corun_status list(store *s, const store_page *p, uint64_t after, store_batch *out, size_t *n,
                          bool *more)
 {

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sqlite3.h>
+#include <sys/types.h>
 
 #include "app/store.h"
 
@@ -15,6 +16,13 @@ typedef struct store_orphan {
     char id[STORE_ID];
 } store_orphan;
 
+/* A file that the database has open. */
+typedef struct store_part {
+    char *path;
+    dev_t dev;
+    ino_t ino;
+} store_part;
+
 struct store {
     sqlite3 *db;
     struct {
@@ -22,6 +30,8 @@ struct store {
         sqlite3_stmt *st;
     } query[STORE_QUERIES]; /* prepared so far */
     store_orphan *orphans;
+    store_part part[2];   /* itself and its log */
+    bool away;            /* one of them was not in its place the last time */
     pthread_mutex_t lock; /* of all of the above */
     /* A COMMIT has failed when its records may have been in the log already: after a crash they
      * would count. Over with the next COMMIT, which writes over them. */
@@ -36,7 +46,8 @@ corun_status store_fail(store *s, const char *what);
 /* The same of the system's. */
 corun_status store_fail_file(int err, const char *path);
 
-/* Takes the lock and begins a transaction; on an error the lock is not held. */
+/* Takes the lock and begins a transaction; on an error the lock is not held. CORUN_EIO also where
+ * the database is no longer what stands under its name: what is written would be lost. */
 corun_status store_lock(store *s);
 /* Commits if st is CORUN_OK, else takes all back; gives the lock back. */
 corun_status store_unlock(store *s, corun_status st);
