@@ -440,7 +440,7 @@ def kill_five_times(s, batch, rows, seed):
 
 
 def test_killed_five_times(corun, serve):
-    lines = [completion(f"r{i}" if i % 101 else "same", f"line {i}", max_tokens=200, n=1 + i % 2)
+    lines = [completion(f"r{i}" if i % 101 else "same", f"line {i}", max_tokens=100, n=1 + i % 2)
              for i in range(2500)]
     lines[1000:1000] = [b"", b"no JSON"]
     s = serve("--threads", 1)
@@ -461,7 +461,7 @@ def test_demo_model_killed_five_times(corun, serve):
 
 def test_ended_by_a_signal(corun, serve):
     """SIGTERM does not wait for a batch; the next server goes on."""
-    lines = [completion(f"{i}", f"line {i}", max_tokens=300) for i in range(1200)]
+    lines = [completion(f"{i}", f"line {i}", max_tokens=150) for i in range(1200)]
     s = serve()
     b = s.batch(text_of(lines))
     s.progress(b, 1)
@@ -475,7 +475,7 @@ def test_ended_by_a_signal(corun, serve):
 
 def test_another_identity(corun, serve):
     """What another engine has begun is not gone on with: the batch fails, its rows are kept."""
-    lines = [completion(f"{i}", f"line {i}", max_tokens=300) for i in range(1200)]
+    lines = [completion(f"{i}", f"line {i}", max_tokens=150) for i in range(1200)]
     s = serve()
     b = s.batch(text_of(lines))
     s.progress(b, 1)
