@@ -448,11 +448,14 @@ static corun_status collect(work *w)
     return st;
 }
 
-/* Hands a job in; it is the service's then. */
+/* Hands a job in: in any case it is the caller's no more. */
 static corun_status submit(work *w, job *j)
 {
     item *i;
-    if (!MEM_NEW(i, 1)) return CORUN_ENOMEM;
+    if (!MEM_NEW(i, 1)) {
+        job_free(j);
+        return CORUN_ENOMEM;
+    }
     *i = (item){.t = {.j = j, .background = true, .ctx = i, .done = on_done},
                 .r = w->r,
                 .j = j,
