@@ -6,7 +6,8 @@
 #   gpu_sanitize RUN LIMIT              RUN, one of these two, for each tool of compute-sanitizer
 #   gpu_end                             writes both files; exit status 1 when one has failed
 # ONLY='name ...' picks checks. Nothing starts when the time is over: its exit status is 124 then. A
-# test program that skips a case proves nothing here: 77 (but goldens: some have no kernels there).
+# test program that skips a case, or runs none, proves nothing here: 77 (but goldens: some have no
+# kernels there).
 # shellcheck shell=bash
 
 gpu_begin() {
@@ -28,6 +29,7 @@ gpu_one() { # NUMBER NAME LIMIT COMMAND...
         timeout -k 5 "$limit" "$@" >"$at.text" 2>&1 </dev/null
         rc=$?
         [ $rc -ne 0 ] || [ "$name" = goldens ] || ! grep -q '^\[  SKIPPED \]' "$at.text" || rc=77
+        ! grep -q 'Running 0 test' "$at.text" || rc=77
     else
         echo "not run: the time of this part was over" >"$at.text"
     fi

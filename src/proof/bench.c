@@ -87,9 +87,10 @@ static corun_status time_bare(bare *b, int32_t rows, int32_t want, double *secon
  */
 
 /* Seconds of steps and of the bare products of such steps, measured by turns, so that a slow moment
- * of a shared machine hits both. sample: of a step, the mean. */
+ * of a shared machine hits both. sample: of all `sampled` steps. */
 typedef struct turns {
     double *step, *bare, sample;
+    uint64_t sampled;
     int32_t n, limit;
 } turns;
 
@@ -115,8 +116,8 @@ static corun_status run_turns(corun_engine *e, bare *b, int32_t width, int32_t n
         was = is;
     }
     if (!width) TRY(turn(t, is.seconds_prefill, b, n_prompt, 1));
-    uint64_t steps = is.steps_decode + is.steps_prefill;
-    t->sample = is.seconds_sample / (double)(steps ? steps : 1);
+    t->sampled += is.steps_decode + is.steps_prefill;
+    t->sample += is.seconds_sample;
     return CORUN_OK;
 }
 
@@ -155,10 +156,10 @@ static corun_status time_engine(corun_model *m, bare *b, int32_t width, int32_t 
  */
 
 typedef struct figure {
-    double step, bare, sample; /* medians */
+    double step, bare, sample; /* medians; of a step, the mean */
 } figure;
 
-enum { N_WIDTH = 4, N_NEW = 32 };
+enum { N_WIDTH = 4, N_NEW = 32, MAX_REPEAT = 1000 };
 static const int32_t widths[N_WIDTH] = {1, 4, 16, 32};
 
 typedef struct figures {
@@ -176,7 +177,8 @@ static corun_status measure_one(corun_model *m, bare *b, int n_repeat, int32_t w
         st = time_engine(m, b, width, n_prompt, n_new, logprobs, &t);
     if (st == CORUN_OK && !t.n) st = err_set(CORUN_EINTERNAL, "bench: no step was seen");
     if (st == CORUN_OK)
-        *f = (figure){bench_median(t.step, t.n), bench_median(t.bare, t.n), t.sample};
+        *f = (figure){bench_median(t.step, t.n), bench_median(t.bare, t.n),
+                      t.sample / (double)t.sampled};
     mem_free(t.step);
     mem_free(t.bare);
     return st;
@@ -234,7 +236,7 @@ static void print_table(const figures *f, const corun_model *m, const bench_opts
 corun_status bench_run(corun_model *m, const bench_opts *o, FILE *out)
 {
     if (o->n_ctx < N_NEW || o->n_prefill < 1 || o->n_prefill > 1024 || o->n_repeat < 1 ||
-        o->n_ctx + N_NEW > m->net->cfg.n_ctx)
+        o->n_repeat > MAX_REPEAT || o->n_ctx + N_NEW > m->net->cfg.n_ctx)
         FAIL(CORUN_EINVAL, "bench: context %d, prefill %d or repeat %d is out of range", o->n_ctx,
              o->n_prefill, o->n_repeat);
     bare b;
