@@ -134,7 +134,7 @@ static corun_status open_engine(cmd_session *s, const cmd_engine_args *a)
     o.processed_logprobs = a->processed_logprobs;
     o.allow_special_rows = a->allow_special_rows;
     corun_status st = corun_engine_open(&s->engine, s->model, &o);
-    if (st == CORUN_EINVAL) name_option(st);
+    if (st == CORUN_EINVAL) return name_option(st);
     TRY(st);
     return read_identity(s);
 }

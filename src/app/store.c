@@ -734,8 +734,8 @@ static corun_status delete_file(store *s, const char *id, uint64_t *bytes, bool 
     bool used = false;
     TRY(store_seq(s, "SELECT bytes FROM files WHERE id = ?", id, bytes, found));
     if (!*found) return CORUN_OK;
-    corun_status st = store_ask(
-        s, &q, "SELECT id FROM batches WHERE input = ? AND status IN (0, 1, 2, 5)", "t", id);
+    corun_status st =
+        store_ask(s, &q, "SELECT id FROM batches WHERE input = ? AND " STORE_UNFINISHED, "t", id);
     if (st == CORUN_OK) st = store_step(s, q, &used);
     if (used) store_copy(q, 0, reader, STORE_ID);
     store_done(q);

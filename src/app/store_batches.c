@@ -116,8 +116,7 @@ corun_status store_batch_unfinished(store *s, uint64_t *n)
     bool row = false;
     *n = 0;
     pthread_mutex_lock(&s->lock);
-    corun_status st =
-        store_ask(s, &q, "SELECT count(*) FROM batches WHERE status IN (0, 1, 2, 5)", "");
+    corun_status st = store_ask(s, &q, "SELECT count(*) FROM batches WHERE " STORE_UNFINISHED, "");
     if (st == CORUN_OK) st = store_step(s, q, &row);
     if (row) *n = (uint64_t)sqlite3_column_int64(q, 0);
     store_done(q);
@@ -188,7 +187,7 @@ corun_status store_batch_next(store *s, store_batch *out, bool *found)
     sqlite3_stmt *q = NULL;
     pthread_mutex_lock(&s->lock);
     corun_status st = store_ask(s, &q,
-                                "SELECT " BATCH_COLUMNS " FROM batches WHERE status IN (0, 1, 2, 5)"
+                                "SELECT " BATCH_COLUMNS " FROM batches WHERE " STORE_UNFINISHED
                                 " ORDER BY status = 5 DESC, seq LIMIT 1",
                                 "");
     st = take(s, st, q, out, found);

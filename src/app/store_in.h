@@ -16,6 +16,9 @@ typedef struct store_orphan {
     char id[STORE_ID];
 } store_orphan;
 
+/* Of a row of batches: it is not at its end. */
+#define STORE_UNFINISHED "status IN (0, 1, 2, 5)"
+
 /* A file that the database has open. */
 typedef struct store_part {
     char *path;

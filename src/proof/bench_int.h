@@ -58,7 +58,7 @@ typedef struct bench_engine {
     char identity[33];
 } bench_engine;
 
-/* The median of n > 0 seconds, which are sorted. */
+/* Sorts n > 0 seconds and gives their median. */
 double bench_median(double *t, int32_t n);
 
 typedef struct bench_steps {
