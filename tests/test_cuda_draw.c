@@ -20,7 +20,7 @@ int main(void)
 
 #include <float.h>
 
-enum { LANES = 12, ROWS = 5, TOP = 20, MAX_LIST = 300 };
+enum { LANES = 24, ROWS = 5, TOP = 20, MAX_LIST = 300 };
 
 typedef struct twin {
     gpu g;

@@ -1,8 +1,8 @@
 /* draw.cu - one row of logits to its draw and its log-probabilities, in five kernels:
  *   k_begin   a block an item: clears its work, marks the ids that would complete a bad word
- *   k_max     a warp 128 ids: are the raw logits finite, the largest processed one
+ *   k_max     a warp blocks of 128 ids: are the raw logits finite, the largest processed one
  *   k_filter  a block an item: the borders of top-k, min-p and top-p, by radix selection
- *   k_draw    a warp 128 ids: noise and scores, the block sums of the log-softmax
+ *   k_draw    a warp blocks of 128 ids: noise and scores, the block sums of the log-softmax
  *   k_end     a block an item: the token, the fold of the blocks, alternatives, the slot's state
  * The arithmetic and its order stand in ops/sample.h. Sums of masses are integers, maxima have no
  * order, a block sum is one warp's tree, the fold is one thread's loop. Level: phase.
@@ -61,6 +61,7 @@ typedef struct view {
     draw_slot s;
     int32_t n_vocab, n_draw, pos;
     bool scored, greedy;
+    bool changed;  /* anything but a clamp stands between a raw logit and a processed one */
     uint32_t mask; /* of the flags */
 } view;
 
@@ -79,8 +80,15 @@ static __device__ view view_of(const draw_args &a, const draw_item &it)
     if (v.s.use_flag) v.flag = a.flag + at;
     if (v.s.use_count) v.count = a.count + at;
     if (v.s.use_bias) v.bias = a.bias + at;
+    v.changed = v.s.use_flag || v.s.use_count || v.s.use_bias || v.s.repetition != 1.0f ||
+                v.s.frequency != 0.0f || v.s.presence != 0.0f;
     v.mask = SAMPLE_DENIED | DRAW_BANNED | (v.s.n_output < v.s.min_tokens ? SAMPLE_END : 0);
     return v;
+}
+
+static __device__ __forceinline__ float finite(float x)
+{
+    return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
 }
 
 /* Step 1 of the definition. */
@@ -89,6 +97,7 @@ static __device__ float processed(const view &v, int32_t i)
     if (i >= v.n_draw) return -INFINITY;
     const float raw = v.logit[i];
     if (v.scored) return raw;
+    if (!v.changed) return finite(raw);
     const uint32_t flag = v.flag ? v.flag[i] : 0;
     if (flag & v.mask) return -INFINITY;
     const int32_t count = v.count ? v.count[i] : 0;
@@ -101,12 +110,12 @@ static __device__ float processed(const view &v, int32_t i)
         x = x - f;
     }
     if (v.s.presence != 0.0f && count > 0) x = x - v.s.presence;
-    return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+    return finite(x);
 }
 
 static __device__ __forceinline__ float distance(float x, float max, float t)
 {
-    return (x - max) / t;
+    return t == 1.0f ? x - max : (x - max) / t;
 }
 
 static __device__ __forceinline__ uint64_t mass_of(float d)
@@ -168,22 +177,28 @@ static __global__ void __launch_bounds__(128) k_begin(const draw_args a)
 
 static __global__ void __launch_bounds__(32 * WARPS) k_max(const draw_args a)
 {
-    const int32_t i = blockIdx.y, b = blockIdx.x * WARPS + threadIdx.x / 32;
+    const int32_t i = blockIdx.x, lane = threadIdx.x % 32;
     const draw_item it = a.item[i];
-    if (it.row < 0 || b >= a.n_block) return;
+    if (it.row < 0) return;
     const view v = view_of(a, it);
-    const int32_t first = b * BLOCK + threadIdx.x % 32;
-    int32_t key = KEY_MASKED;
+    int32_t most = KEY_MASKED;
     uint32_t bad = 0;
-    for (int32_t id = first; id < first + BLOCK && id < v.n_vocab; id += 32) {
-        bad |= (uint32_t)((num_bits_f(v.logit[id]) << 1) >= 0xff000000u);
-        key = max(key, key_of(processed(v, id)));
+    for (int32_t b = blockIdx.y * WARPS + threadIdx.x / 32; b < a.n_block; b += gridDim.y * WARPS) {
+        int32_t key = KEY_MASKED;
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            const int32_t id = b * BLOCK + 32 * r + lane;
+            if (id >= v.n_vocab) continue;
+            bad |= (uint32_t)((num_bits_f(v.logit[id]) << 1) >= 0xff000000u);
+            key = max(key, key_of(processed(v, id)));
+        }
+        key = __reduce_max_sync(FULL, key);
+        if (lane == 0) a.block_x[(int64_t)i * a.n_block + b] = key;
+        most = max(most, key);
     }
-    key = __reduce_max_sync(FULL, key);
     bad = __reduce_or_sync(FULL, bad);
-    if (threadIdx.x % 32) return;
-    a.block_x[(int64_t)i * a.n_block + b] = key;
-    atomicMax(&a.work[i].max_key, key);
+    if (lane) return;
+    atomicMax(&a.work[i].max_key, most);
     if (bad) a.work[i].bad = 1;
 }
 
@@ -386,11 +401,11 @@ static __device__ __forceinline__ bool out_of_reach(float d, float n, float reac
     return d - 0.6931472f * l + 0.01f - 1e-4f * d < reached;
 }
 
-/* The leading candidate of the four ids from `first` on. */
-static __device__ uint64_t candidates(const view &v, const draw_work &w, float max, int32_t first)
+/* The leading candidate of the four ids from `first` on, where one reaches so far. */
+static __device__ uint64_t candidates(const view &v, const draw_work &w, float max, float reached,
+                                      int32_t first)
 {
     uint64_t best = 0;
-    const float reached = w.best ? key_float(packed_key(w.best)) : -INFINITY;
     const bool plain = v.greedy || v.s.top_p == 0.0f;
     uint32_t c[4] = {(uint32_t)first >> 2, (uint32_t)v.pos, PHILOX_PURPOSE_DRAW, 0};
     if (!plain) philox4x32(c, (uint32_t)v.s.seed, (uint32_t)(v.s.seed >> 32));
@@ -442,28 +457,45 @@ static __device__ float block_sum(const draw_args &a, const view &v, float max, 
     return s;
 }
 
+/* Block b's part in the draw. `best` is the leading candidate that this warp knows of. */
+static __device__ void draw_block(const draw_args &a, const view &v, const draw_work &w, float max,
+                                  int32_t i, int32_t b, uint64_t *best)
+{
+    const int32_t x = a.block_x[(int64_t)i * a.n_block + b], lane = threadIdx.x % 32;
+    uint64_t *leading = &a.work[i].best;
+    if (x == KEY_MASKED) return;
+    *best = larger(*best, __ldcg((const unsigned long long *)leading));
+    const float reached = *best ? key_float(packed_key(*best)) : -INFINITY;
+    if (!v.greedy && v.s.top_p != 0.0f &&
+        out_of_reach(distance(key_float(x), max, v.s.temperature), 0x1p-33f, reached))
+        return; /* not even with the largest noise that there is */
+    uint64_t own = candidates(v, w, max, reached, b * BLOCK + 4 * lane);
+    for (int h = 16; h > 0; h /= 2) own = larger(own, __shfl_xor_sync(FULL, own, h));
+    if (own <= *best) return;
+    *best = own;
+    if (lane == 0) atomicMax((unsigned long long *)leading, (unsigned long long)own);
+}
+
 static __global__ void __launch_bounds__(32 * WARPS) k_draw(const draw_args a)
 {
-    /* First blocks of all items come first: they set what the others have to reach. */
-    const int32_t i = blockIdx.x, b = blockIdx.y * WARPS + threadIdx.x / 32;
+    const int32_t i = blockIdx.x;
     const draw_item it = a.item[i];
-    if (it.row < 0 || b >= a.n_block) return;
+    if (it.row < 0) return;
     const draw_work w = a.work[i];
     if (lost(w)) return;
     const view v = view_of(a, it);
     const float max = key_float(w.max_key);
-    if (!v.scored && a.block_x[(int64_t)i * a.n_block + b] != KEY_MASKED) {
-        uint64_t best = candidates(v, w, max, b * BLOCK + 4 * (threadIdx.x % 32));
-        for (int h = 16; h > 0; h /= 2) best = larger(best, __shfl_down_sync(FULL, best, h));
-        if (threadIdx.x % 32 == 0 && best)
-            atomicMax((unsigned long long *)&a.work[i].best, (unsigned long long)best);
+    const bool logprobs = v.scored || v.s.n_top >= 0;
+    uint64_t best = 0;
+    for (int32_t b = blockIdx.y * WARPS + threadIdx.x / 32; b < a.n_block; b += gridDim.y * WARPS) {
+        if (!v.scored) draw_block(a, v, w, max, i, b, &best);
+        if (!logprobs) continue;
+        uint64_t top;
+        const float s = block_sum(a, v, max, b, &top);
+        if (threadIdx.x % 32) continue;
+        a.block_s[(int64_t)i * a.n_block + b] = s;
+        a.block_y[(int64_t)i * a.n_block + b] = top;
     }
-    if (!v.scored && v.s.n_top < 0) return;
-    uint64_t top;
-    const float s = block_sum(a, v, max, b, &top);
-    if (threadIdx.x % 32) return;
-    a.block_s[(int64_t)i * a.n_block + b] = s;
-    a.block_y[(int64_t)i * a.n_block + b] = top;
 }
 
 /* ---- k_end --------------------------------------------------------------------------------- */
@@ -616,12 +648,15 @@ corun_status gpu_draw(const gpu *g, const draw_args *a)
 {
     if (a->n_item == 0) return CORUN_OK;
     const cudaStream_t s = (cudaStream_t)g->stream;
-    const unsigned n = (unsigned)a->n_item;
-    const dim3 blocks((unsigned)((a->n_block + WARPS - 1) / WARPS), n);
+    const unsigned n = (unsigned)a->n_item, whole = (unsigned)((a->n_block + WARPS - 1) / WARPS);
+    /* What a warp must know of its item it reads once: no more of them than the card holds twice.
+     */
+    const unsigned share = (2 * 8 * (unsigned)g->sm_count + n - 1) / n;
+    const dim3 blocks(n, share < whole ? share : whole);
     k_begin<<<n, 128, 0, s>>>(*a);
     k_max<<<blocks, 32 * WARPS, 0, s>>>(*a);
     k_filter<<<n, FILTER_THREADS, 0, s>>>(*a);
-    k_draw<<<dim3(n, blocks.x), 32 * WARPS, 0, s>>>(*a);
+    k_draw<<<blocks, 32 * WARPS, 0, s>>>(*a);
     k_end<<<n, END_THREADS, 0, s>>>(*a);
     return gpu_status((int)cudaGetLastError(), "sample");
 }

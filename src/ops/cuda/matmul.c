@@ -42,7 +42,7 @@ struct gpu_matmul {
     plan_table *own;         /* the built-in one, where it is in use */
     algo_choices *choices;
     slot *slots;
-    void *room;  /* GPU_MATMUL_ROOM bytes; NULL but for standard */
+    void *room;  /* GPU_MATMUL_ROOM bytes, or NULL */
     float *bias; /* a bias widened for an fp32 product */
     char note[256], digest[33];
 };
@@ -91,13 +91,17 @@ corun_status gpu_matmul_open_plan(gpu_matmul **out, const gpu *g, ops_set set,
     if (!MEM_NEW(m->slots, SLOTS) || !MEM_NEW(m->choices, 1)) goto done;
     TRY_OR_DONE(take_table(m, table));
     TRY_OR_DONE(gpu_alloc(g, (void **)&m->bias, MAX_BIAS * sizeof *m->bias, "widened bias"));
-    if (set == OPS_SET_STANDARD)
-        TRY_OR_DONE(gpu_alloc(g, &m->room, GPU_MATMUL_ROOM, "workspace of the matrix products"));
     *out = m;
     return CORUN_OK;
 done:
     gpu_matmul_close(m);
     return st;
+}
+
+corun_status gpu_matmul_room(gpu_matmul *m)
+{
+    if (m->set != OPS_SET_STANDARD || m->room) return CORUN_OK;
+    return gpu_alloc(m->g, &m->room, GPU_MATMUL_ROOM, "workspace of the matrix products");
 }
 
 corun_status gpu_matmul_open(gpu_matmul **out, const gpu *g, ops_set set)
@@ -291,6 +295,7 @@ corun_status gpu_matmul_run(gpu_matmul *m, int32_t rows, int64_t n_out, int64_t 
     plan_shape shape = {n_out, n_in, bias != NULL, out_type};
     size_t in_row = (size_t)n_in * 2, out_row = (size_t)n_out * (out_type == OPS_F32 ? 4 : 2);
     size_t room = m->set == OPS_SET_STANDARD ? GPU_MATMUL_ROOM : 0;
+    if (room && !m->room) FAIL(CORUN_EINTERNAL, "products of the set standard without workspace");
     TRY(check_shape(rows, &shape));
     if (bias && out_type == OPS_F32) {
         TRY(gpu_widen(g, bias, n_out, m->bias));
