@@ -135,11 +135,11 @@ part_sanitize() {
 
 part_smollm2() {
     local model=.cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
-    begin smollm2 180
+    begin smollm2 280
     gpu_check present 10 sha256sum $model
     gpu_check golden 60 "$bundle/test_golden_smollm2" test_cuda
-    gpu_check framework 90 env ${SITE:+PYTHONPATH=$SITE} python3 tools/golden_smollm2.py --gpu
-    gpu_check verify 90 $corun verify --device "$device" -m $model --quick --slots 64
+    gpu_check framework 140 env ${SITE:+PYTHONPATH=$SITE} python3 tools/golden_smollm2.py --gpu
+    gpu_check verify 120 $corun verify --device "$device" -m $model --quick --slots 64
     gpu_end
 }
 
