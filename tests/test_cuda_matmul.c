@@ -71,7 +71,7 @@ static gpu_matmul *open_set(ops_set set, const plan_table *t)
 {
     gpu_matmul *m;
     OK(gpu_matmul_open_plan(&m, &device, set, t));
-    OK(gpu_matmul_room(m));
+    OK(gpu_matmul_room(m, true));
     return m;
 }
 

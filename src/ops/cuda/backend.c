@@ -100,9 +100,9 @@ static corun_status configure(cuda *c, const ops_conf *f)
     c->stride = (d->n_vocab + 7) / 8 * 8;
     TRY(gpu_alloc(&c->g, (void **)&c->logits,
                   (size_t)f->logit_rows * (size_t)c->stride * sizeof *c->logits, "logits"));
-    if (f->set[OPS_OP_MATMUL] == OPS_SET_STANDARD || f->set[OPS_OP_LOGITS] == OPS_SET_STANDARD ||
-        FAULT(ORDER))
-        TRY(gpu_matmul_room(c->product[OPS_SET_STANDARD]));
+    TRY(gpu_matmul_room(c->product[OPS_SET_STANDARD],
+                        f->set[OPS_OP_MATMUL] == OPS_SET_STANDARD ||
+                            f->set[OPS_OP_LOGITS] == OPS_SET_STANDARD || FAULT(ORDER)));
     TRY(gpu_sampler_open(&c->draws, &c->g, d->n_vocab, f, c->logits, c->stride));
     TRY(cuda_rope_tables(c, f->n_ctx));
     return gpu_sync(&c->g, "configuration");

@@ -464,7 +464,9 @@ static __device__ void draw_block(const draw_args &a, const view &v, const draw_
     const int32_t x = a.block_x[(int64_t)i * a.n_block + b], lane = threadIdx.x % 32;
     uint64_t *leading = &a.work[i].best;
     if (x == KEY_MASKED) return;
+    /* Others raise it: one lane's reading is all lanes', or they would part below. */
     *best = larger(*best, __ldcg((const unsigned long long *)leading));
+    *best = __shfl_sync(FULL, *best, 0);
     const float reached = *best ? key_float(packed_key(*best)) : -INFINITY;
     if (!v.greedy && v.s.top_p != 0.0f &&
         out_of_reach(distance(key_float(x), max, v.s.temperature), 0x1p-33f, reached))
@@ -649,8 +651,7 @@ corun_status gpu_draw(const gpu *g, const draw_args *a)
     if (a->n_item == 0) return CORUN_OK;
     const cudaStream_t s = (cudaStream_t)g->stream;
     const unsigned n = (unsigned)a->n_item, whole = (unsigned)((a->n_block + WARPS - 1) / WARPS);
-    /* What a warp must know of its item it reads once: no more of them than the card holds twice.
-     */
+    /* What a warp must know of its item it reads once: few more of them than the card holds. */
     const unsigned share = (2 * 8 * (unsigned)g->sm_count + n - 1) / n;
     const dim3 blocks(n, share < whole ? share : whole);
     k_begin<<<n, 128, 0, s>>>(*a);

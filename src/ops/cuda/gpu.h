@@ -100,8 +100,9 @@ corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const v
 
 typedef struct gpu_matmul gpu_matmul;
 corun_status gpu_matmul_open(gpu_matmul **out, const gpu *g, ops_set set);
-/* The workspace that products of the set standard run with, once; the other sets have none. */
-corun_status gpu_matmul_room(gpu_matmul *m);
+/* The workspace that products of the set standard run with: taken where they are used, else given
+ * back. The other sets have none. */
+corun_status gpu_matmul_room(gpu_matmul *m, bool used);
 void gpu_matmul_close(gpu_matmul *m);
 /* Finds and keeps the plan of a shape, so that run finds it without a search: outside a step. */
 corun_status gpu_matmul_prepare(gpu_matmul *m, int32_t rows, int64_t n_out, int64_t n_in, bool bias,

@@ -98,8 +98,13 @@ done:
     return st;
 }
 
-corun_status gpu_matmul_room(gpu_matmul *m)
+corun_status gpu_matmul_room(gpu_matmul *m, bool used)
 {
+    if (!used) {
+        gpu_free(m->room);
+        m->room = NULL;
+        return CORUN_OK;
+    }
     if (m->set != OPS_SET_STANDARD || m->room) return CORUN_OK;
     return gpu_alloc(m->g, &m->room, GPU_MATMUL_ROOM, "workspace of the matrix products");
 }
