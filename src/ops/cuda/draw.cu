@@ -61,6 +61,7 @@ typedef struct view {
     draw_slot s;
     int32_t n_vocab, n_draw, pos;
     bool scored, greedy;
+    bool plain;    /* no noise: the leading processed logit is drawn */
     bool changed;  /* anything but a clamp stands between a raw logit and a processed one */
     uint32_t mask; /* of the flags */
 } view;
@@ -77,6 +78,7 @@ static __device__ view view_of(const draw_args &a, const draw_item &it)
     v.s = a.slot[it.slot];
     if (v.s.n_draw < v.n_draw) v.n_draw = v.s.n_draw;
     v.greedy = v.s.temperature < SAMPLE_GREEDY_T;
+    v.plain = v.greedy || v.s.top_p == 0.0f;
     if (v.s.use_flag) v.flag = a.flag + at;
     if (v.s.use_count) v.count = a.count + at;
     if (v.s.use_bias) v.bias = a.bias + at;
@@ -372,7 +374,7 @@ static __global__ void __launch_bounds__(FILTER_THREADS) k_filter(const draw_arg
     const draw_item it = a.item[i];
     if (it.row < 0 || it.slot < 0 || lost(a.work[i])) return;
     const view v = view_of(a, it);
-    if (v.greedy || v.s.top_p == 0.0f) return;
+    if (v.plain) return;
     const float max = key_float(a.work[i].max_key);
     const double floor_p = (double)v.s.min_p * 0x1p40;
     uint64_t least = (uint64_t)floor_p;
@@ -406,16 +408,15 @@ static __device__ uint64_t candidates(const view &v, const draw_work &w, float m
                                       int32_t first)
 {
     uint64_t best = 0;
-    const bool plain = v.greedy || v.s.top_p == 0.0f;
     uint32_t c[4] = {(uint32_t)first >> 2, (uint32_t)v.pos, PHILOX_PURPOSE_DRAW, 0};
-    if (!plain) philox4x32(c, (uint32_t)v.s.seed, (uint32_t)(v.s.seed >> 32));
+    if (!v.plain) philox4x32(c, (uint32_t)v.s.seed, (uint32_t)(v.s.seed >> 32));
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const int32_t id = first + k;
         const float x = processed(v, id);
         const int32_t key = key_of(x);
         if (key == KEY_MASKED) continue;
-        if (plain) {
+        if (v.plain) {
             best = larger(best, packed(key, id));
             continue;
         }
@@ -468,8 +469,7 @@ static __device__ void draw_block(const draw_args &a, const view &v, const draw_
     *best = larger(*best, __ldcg((const unsigned long long *)leading));
     *best = __shfl_sync(FULL, *best, 0);
     const float reached = *best ? key_float(packed_key(*best)) : -INFINITY;
-    if (!v.greedy && v.s.top_p != 0.0f &&
-        out_of_reach(distance(key_float(x), max, v.s.temperature), 0x1p-33f, reached))
+    if (!v.plain && out_of_reach(distance(key_float(x), max, v.s.temperature), 0x1p-33f, reached))
         return; /* not even with the largest noise that there is */
     uint64_t own = candidates(v, w, max, reached, b * BLOCK + 4 * lane);
     for (int h = 16; h > 0; h /= 2) own = larger(own, __shfl_xor_sync(FULL, own, h));

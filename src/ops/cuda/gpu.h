@@ -99,7 +99,6 @@ corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const v
 /* ---- matmul.c ------------------------------------------------------------------------------ */
 
 typedef struct gpu_matmul gpu_matmul;
-corun_status gpu_matmul_open(gpu_matmul **out, const gpu *g, ops_set set);
 /* The workspace that products of the set standard run with: taken where they are used, else given
  * back. The other sets have none. */
 corun_status gpu_matmul_room(gpu_matmul *m, bool used);

@@ -109,11 +109,6 @@ corun_status gpu_matmul_room(gpu_matmul *m, bool used)
     return gpu_alloc(m->g, &m->room, GPU_MATMUL_ROOM, "workspace of the matrix products");
 }
 
-corun_status gpu_matmul_open(gpu_matmul **out, const gpu *g, ops_set set)
-{
-    return gpu_matmul_open_plan(out, g, set, NULL);
-}
-
 void gpu_matmul_close(gpu_matmul *m)
 {
     if (!m) return;

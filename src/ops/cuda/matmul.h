@@ -13,8 +13,8 @@ extern "C" {
 
 #define GPU_MATMUL_ROOM ((size_t)64 << 20) /* workspace of the set standard, bytes */
 
-/* As gpu_matmul_open, with a table of the user (borrowed) in place of the built-in one. A table of
- * another device or library is left aside: gpu_matmul_note says so. */
+/* table: the user's (borrowed); NULL: the built-in one. A table of another device or library is
+ * left aside: gpu_matmul_note says so. Products of the set standard need gpu_matmul_room, too. */
 corun_status gpu_matmul_open_plan(gpu_matmul **out, const gpu *g, ops_set set,
                                   const plan_table *table);
 /* The table in use; NULL: none. */
