@@ -179,6 +179,8 @@ def test_another_identity_is_refused_and_named(place):
     assert "its numeric identity is" in s.refused[0] and right in s.refused[0]
     (place.folder / "first").rmdir()
     (place.folder / "out.jsonl").unlink()
+    many(place, 20000)  # enough that both workers are there before the end
+    want = place.single()
     try:  # the first is what others are compared with, and which is first is chance
         s = place.run(corun=odd_one(place, "--page 32"))
     except cr.BatchFailed as e:
