@@ -2,6 +2,8 @@
  * definitions, by bytes. Products and attention have tests of their own. */
 #include "cuda_fixture.h"
 
+#include <math.h>
+
 #include "base/num.h"
 #include "ops/ref_mma.h"
 
@@ -480,6 +482,277 @@ static void test_decode_steps(void **state)
     free(emb), free(x), free(got), free(q);
 }
 
+/* ---- between two attentions --------------------------------------------------------------------
+ */
+
+#ifdef CORUN_CUDA
+enum { MOST = GPU_BETWEEN_ROWS, N_BUF = 5 };
+
+/* A layer's weights and, for each of two ways, its buffers: h, x, y, act, qkv. */
+typedef struct scene {
+    ops *o;
+    int32_t n_embd;
+    int64_t q, width[N_BUF];
+    ops_weight *proj, *gate_up, *down, *qkv, *gain[2];
+    void *attn, *pair, *buf[2][N_BUF];
+    uint16_t *a, *host[2][N_BUF];
+} scene;
+
+static const char *const buf_name[N_BUF] = {"h", "x", "y", "act", "qkv"};
+
+static ops_weight *made_up(ops *o, uint32_t index, int64_t n_out, int64_t n_in, bool bias)
+{
+    ops_fill f = {
+        .seed = 3, .index = index, .n_in = n_in, .base = 0, .spread = 1.7f / sqrtf((float)n_in)};
+    if (n_out == 1) f.base = 1, f.spread = 0.5f;
+    uint16_t *b = bias ? must((size_t)n_out, 2) : NULL;
+    if (b) fill(b, n_out, index, RANDOM, 0.2f);
+    ops_weight_spec s = {.name = "w",
+                         .dtype = OPS_BF16,
+                         .n_out = n_out,
+                         .n_in = n_in,
+                         .read = ops_fill_read,
+                         .arg = &f,
+                         .bias = b};
+    ops_weight *w = NULL;
+    ok(o->weight_open(o, &s, &w));
+    free(b);
+    return w;
+}
+
+static void put_decode_step(ops *o, int32_t n)
+{
+    int32_t page[MOST + 1] = {0}, tok[MOST + 1] = {0};
+    step_row r[MOST + 1];
+    for (int32_t i = 0; i < n; i++) {
+        page[i] = i;
+        r[i] = (step_row){.seq = i,
+                          .slot = i,
+                          .pos = i % 8,
+                          .q_len = 1,
+                          .tok_first = i,
+                          .page = &page[i],
+                          .n_page = 1,
+                          .want = STEP_WANT_LAST};
+    }
+    step s = {.id = 1, .kind = STEP_DECODE, .n_row = n, .row = r, .n_tok = n, .tok = tok};
+    ok(o->step_put(o, &s));
+}
+
+static size_t bytes_of(const scene *s, int k) { return (size_t)((MOST + 1) * s->width[k]) * 2; }
+
+static void open_scene(scene *s, const ops_dims *d, bool bias)
+{
+    ops_conf c = conf(MOST);
+    c.max_row = c.n_slot = c.max_lane = MOST;
+    ops *o = cuda_open(d, &c);
+    const int64_t q = (int64_t)d->n_head * d->d_head, h = d->n_embd, f = d->n_ff;
+    const int64_t qkv = q + 2 * (int64_t)d->n_kv * d->d_head;
+    *s = (scene){.o = o,
+                 .n_embd = d->n_embd,
+                 .q = q,
+                 .width = {h, h, h, f, qkv},
+                 .proj = made_up(o, 1, h, q, bias),
+                 .gate_up = made_up(o, 2, 2 * f, h, bias),
+                 .down = made_up(o, 3, h, f, bias),
+                 .qkv = made_up(o, 4, qkv, h, bias),
+                 .gain = {made_up(o, 5, 1, h, false), made_up(o, 6, 1, h, false)},
+                 .attn = alloc_dev(o, (size_t)((MOST + 1) * q) * 2),
+                 .pair = alloc_dev(o, (size_t)((MOST + 1) * f) * 4),
+                 .a = must((size_t)((MOST + 1) * q), 2)};
+    for (int k = 0; k < N_BUF; k++)
+        for (int way = 0; way < 2; way++) {
+            s->buf[way][k] = alloc_dev(o, bytes_of(s, k));
+            s->host[way][k] = must(bytes_of(s, k), 1);
+        }
+}
+
+static void close_scene(scene *s)
+{
+    ops *o = s->o;
+    for (int k = 0; k < N_BUF; k++)
+        for (int way = 0; way < 2; way++) {
+            o->dev_free(o, s->buf[way][k]);
+            free(s->host[way][k]);
+        }
+    ops_weight *each[] = {s->proj, s->gate_up, s->down, s->qkv, s->gain[0], s->gain[1]};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) o->weight_close(o, each[i]);
+    o->dev_free(o, s->attn), o->dev_free(o, s->pair);
+    o->close(o);
+    free(s->a);
+}
+
+/* The same contents in the buffers of both ways. */
+static void fill_scene(scene *s, uint64_t seed)
+{
+    fill(s->a, (MOST + 1) * s->q, seed, RANDOM, 1.0f);
+    put(s->o, s->attn, s->a, (size_t)((MOST + 1) * s->q) * 2);
+    for (int k = 0; k < N_BUF; k++) {
+        fill(s->host[0][k], (MOST + 1) * s->width[k], 50 * seed + (uint64_t)k, RANDOM, 2.0f);
+        for (int way = 0; way < 2; way++) put(s->o, s->buf[way][k], s->host[0][k], bytes_of(s, k));
+    }
+}
+
+static bool run_between(scene *s, int way, bool last)
+{
+    void **b = s->buf[way];
+    bool done = false;
+    ops_between all = {.o = s->proj,
+                       .ffn_norm = s->gain[0],
+                       .gate_up = s->gate_up,
+                       .down = s->down,
+                       .next_norm = last ? NULL : s->gain[1],
+                       .next_qkv = last ? NULL : s->qkv,
+                       .attn = s->attn,
+                       .h = b[0],
+                       .x = b[1],
+                       .y = b[2],
+                       .act = b[3],
+                       .qkv = b[4],
+                       .eps = 1e-6f};
+    ok(s->o->between(s->o, &all, &done));
+    return done;
+}
+
+/* The op against the ops one after the other, by bytes, in all of the buffers; more than `most`
+ * rows it leaves to them. */
+static void between_case(const ops_dims *d, int32_t most, bool bias, bool last, int turns)
+{
+    scene s;
+    open_scene(&s, d, bias);
+    ops *o = s.o;
+    for (int turn = 0; turn < turns; turn++) {
+        static const int32_t rows[] = {1, 32, 8, 16, 2, 9, 4, 25, 3, 17, 7, 31, 12, 5};
+        const int32_t n = rows[turn % 14];
+        put_decode_step(o, n);
+        fill_scene(&s, (uint64_t)turn);
+        assert_int_equal(run_between(&s, 0, last), n <= most);
+        if (n > most) continue;
+        void **b = s.buf[1];
+        ok(o->matmul(o, OPS_ROWS_TOK, s.proj, s.attn, OPS_BF16, b[2]));
+        ok(o->norm(o, OPS_ROWS_TOK, b[0], b[2], s.gain[0], 1e-6f, b[1]));
+        ok(o->matmul(o, OPS_ROWS_TOK, s.gate_up, b[1], OPS_BF16, s.pair));
+        ok(o->silu_mul(o, s.pair, b[3]));
+        ok(o->matmul(o, OPS_ROWS_TOK, s.down, b[3], OPS_BF16, b[2]));
+        if (!last) {
+            ok(o->norm(o, OPS_ROWS_TOK, b[0], b[2], s.gain[1], 1e-6f, b[1]));
+            ok(o->matmul(o, OPS_ROWS_TOK, s.qkv, b[1], OPS_BF16, b[4]));
+        }
+        for (int k = 0; k < N_BUF; k++) {
+            for (int way = 0; way < 2; way++)
+                get(o, s.buf[way][k], s.host[way][k], bytes_of(&s, k));
+            same_bytes(s.host[0][k], s.host[1][k], bytes_of(&s, k),
+                       "%s, width %d, turn %d, %d rows", buf_name[k], s.n_embd, turn, n);
+        }
+    }
+    close_scene(&s);
+}
+
+/* Rows among others against the same rows first, or alone, without a kernel of the library. */
+static void between_rows(const ops_dims *d)
+{
+    static const int32_t count[] = {1, 8, 9, 16, 17};
+    scene s;
+    open_scene(&s, d, true);
+    put_decode_step(s.o, MOST);
+    fill_scene(&s, 7);
+    uint16_t *h = must(bytes_of(&s, 0), 1);
+    get(s.o, s.buf[1][0], h, bytes_of(&s, 0));
+    assert_true(run_between(&s, 0, false));
+    for (int k = 0; k < N_BUF; k++) get(s.o, s.buf[0][k], s.host[0][k], bytes_of(&s, k));
+    for (size_t i = 0; i < sizeof count / sizeof *count; i++)
+        for (int32_t from = 0; from + count[i] <= MOST; from += 5) {
+            put_decode_step(s.o, count[i]);
+            put(s.o, s.attn, s.a + from * s.q, (size_t)(count[i] * s.q) * 2);
+            put(s.o, s.buf[1][0], h + from * s.width[0], (size_t)(count[i] * s.width[0]) * 2);
+            assert_true(run_between(&s, 1, false));
+            for (int k = 0; k < N_BUF; k++) {
+                get(s.o, s.buf[1][k], s.host[1][k], bytes_of(&s, k));
+                same_bytes(s.host[0][k] + from * s.width[k], s.host[1][k],
+                           (size_t)(count[i] * s.width[k]) * 2, "%s, width %d, %d rows from %d",
+                           buf_name[k], s.n_embd, count[i], from);
+            }
+        }
+    free(h);
+    close_scene(&s);
+}
+
+/* More rows, other kernel sets, other steps and a second instance on the device are left to the
+ * ops. */
+static void between_refused(void)
+{
+    ops_dims d = dims(64, 64);
+    for (int form = 0; form < 5; form++) {
+        ops_conf c = conf(MOST + 1);
+        c.n_slot = c.max_lane = MOST + 1;
+        if (form == 1) c.set[OPS_OP_MATMUL] = OPS_SET_STANDARD;
+        if (form == 2) c.set[OPS_OP_MATMUL] = OPS_SET_FIXED;
+        ops *first = form == 4 ? cuda_open(&d, &c) : NULL, *o = cuda_open(&d, &c);
+        bool done = true;
+        ops_between all = {0};
+        if (form == 3)
+            put_tokens(o, 5, 0, STEP_WANT_LAST); /* a prompt */
+        else
+            put_decode_step(o, form == 0 ? MOST + 1 : 1);
+        ok(o->between(o, &all, &done));
+        assert_false(done);
+        o->close(o);
+        if (first) first->close(first);
+    }
+}
+
+/* Which sizes it takes hangs on the SMs: what is expected below is for all of an H200's. */
+static bool on_h200(void)
+{
+    gpu g;
+    ok(gpu_open(&g, 0));
+    const bool yes = g.cc == 90 && g.sm_count == 132;
+    gpu_close(&g);
+    return yes;
+}
+
+#endif
+
+static void test_between(void **state)
+{
+    (void)state;
+    NEED_CUDA();
+#ifdef CORUN_CUDA
+    /* The last ones: shares of a CTA that reach behind the last row, of every product; and shares
+     * so large that the ring has too little room beside 32 rows. */
+    static const struct {
+        ops_dims d;
+        int32_t most;
+    } all[] = {
+        {{2, 64, 4, 2, 64, 64, 130}, MOST},       {{2, 576, 9, 3, 64, 1536, 130}, MOST},
+        {{2, 1024, 16, 8, 128, 3072, 130}, MOST}, {{2, 896, 14, 2, 64, 4864, 130}, MOST},
+        {{2, 2048, 16, 8, 128, 6144, 130}, MOST}, {{2, 4096, 32, 8, 128, 12288, 130}, MOST},
+        {{2, 5120, 64, 8, 128, 25600, 130}, 8},   {{2, 2560, 32, 8, 128, 9728, 130}, MOST},
+        {{2, 3584, 28, 4, 128, 18944, 130}, 8},   {{2, 8192, 64, 8, 128, 28672, 130}, 8},
+    };
+    const bool brief = getenv("CORUN_TEST_SHORT") != NULL;
+    if (!on_h200()) return;
+    for (size_t i = 0; i < (brief ? 4 : sizeof all / sizeof *all); i++)
+        for (int form = 0; form < 3; form++)
+            between_case(&all[i].d, all[i].most, form == 1, form == 2,
+                         brief   ? 5
+                         : i < 4 ? 140
+                                 : 28);
+    between_refused();
+#endif
+}
+
+static void test_between_rows(void **state)
+{
+    (void)state;
+    NEED_CUDA();
+#ifdef CORUN_CUDA
+    static const ops_dims all[] = {{2, 64, 4, 2, 64, 64, 130}, {2, 576, 9, 3, 64, 1536, 130}};
+    if (!on_h200()) return;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) between_rows(&all[i]);
+#endif
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -520,6 +793,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_qkv_post),     cmocka_unit_test(test_embed_and_logits),
         cmocka_unit_test(test_pages),        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_large_weight), cmocka_unit_test(test_decode_steps),
+        cmocka_unit_test(test_between),      cmocka_unit_test(test_between_rows),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("cuda: ops", t, NULL, NULL);

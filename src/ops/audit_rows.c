@@ -19,6 +19,8 @@ typedef struct form {
     int32_t max_chunk; /* logits: wanted rows of one call; 0: no logits */
     corun_status (*run)(audit *a, const struct form *f);
     ops_weight *w;
+    ops_between *between; /* weights, and buffers that are not compared */
+    void *gate_up;
 } form;
 
 static const float eps = 1e-5f;
@@ -44,6 +46,24 @@ static corun_status run_silu(audit *a, const form *f)
 {
     (void)f;
     return a->o->silu_mul(a->o, a->in[0], a->out[0]);
+}
+
+/* What a step of the model does between two attentions: at once where the backend can. */
+static corun_status run_between(audit *a, const form *f)
+{
+    ops *o = a->o;
+    ops_between b = *f->between;
+    bool done = false;
+    b.h = a->in[0], b.attn = a->in[1], b.y = a->out[0], b.qkv = a->out[1];
+    TRY(o->between(o, &b, &done));
+    if (done) return CORUN_OK;
+    TRY(o->matmul(o, OPS_ROWS_TOK, b.o, b.attn, OPS_BF16, b.y));
+    TRY(o->norm(o, OPS_ROWS_TOK, b.h, b.y, b.ffn_norm, b.eps, b.x));
+    TRY(o->matmul(o, OPS_ROWS_TOK, b.gate_up, b.x, OPS_BF16, f->gate_up));
+    TRY(o->silu_mul(o, f->gate_up, b.act));
+    TRY(o->matmul(o, OPS_ROWS_TOK, b.down, b.act, OPS_BF16, b.y));
+    TRY(o->norm(o, OPS_ROWS_TOK, b.h, b.y, b.next_norm, b.eps, b.x));
+    return o->matmul(o, OPS_ROWS_TOK, b.next_qkv, b.x, OPS_BF16, b.qkv);
 }
 
 /* ---- one scene --------------------------------------------------------------------------------
@@ -320,6 +340,51 @@ static corun_status try_vocabulary(audit *a)
     return st;
 }
 
+static corun_status open_between(audit *a, const ops_product *p, const bool *bias, form *f)
+{
+    const ops_dims *d = &a->spec->dims;
+    ops_between *b = f->between;
+    ops_weight *w[OPS_PER_LAYER] = {0}, *gain[2] = {0};
+    size_t rows = (size_t)a->conf.max_tok * sizeof(uint16_t);
+    corun_status st = CORUN_OK;
+    for (int i = 0; i < OPS_PER_LAYER && st == CORUN_OK; i++)
+        st = audit_weight(a, p[i].n_out, p[i].n_in, bias[i], &w[i]);
+    for (int i = 0; i < 2 && st == CORUN_OK; i++)
+        st = audit_weight(a, 1, d->n_embd, false, &gain[i]);
+    b->o = w[OPS_O], b->gate_up = w[OPS_GATE_UP], b->down = w[OPS_DOWN];
+    b->next_qkv = w[OPS_QKV], b->ffn_norm = gain[0], b->next_norm = gain[1];
+    b->eps = eps;
+    TRY(st);
+    TRY(a->o->dev_alloc(a->o, rows * (size_t)d->n_embd, &b->x));
+    TRY(a->o->dev_alloc(a->o, rows * (size_t)d->n_ff, &b->act));
+    return a->o->dev_alloc(a->o, 2 * rows * (size_t)d->n_ff, &f->gate_up);
+}
+
+/* Where the backend has it: a layer's part of any number of rows, in steps of few and of many. */
+static corun_status try_between(audit *a, const ops_product *p, const bool *bias)
+{
+    const ops_dims *d = &a->spec->dims;
+    ops *o = a->o;
+    ops_between b = {0};
+    form f = {.op = OPS_OP_MATMUL,
+              .what = "between attentions",
+              .in = {d->n_embd, (int32_t)p[OPS_O].n_in},
+              .out = {(size_t)d->n_embd * 2, (size_t)p[OPS_QKV].n_out * 2},
+              .changes_in = true,
+              .run = run_between,
+              .between = &b};
+    if (!o->between) return CORUN_OK;
+    corun_status st = open_between(a, p, bias, &f);
+    if (st == CORUN_OK) st = try_sets(a, &f);
+    const ops_weight *const all[] = {b.o, b.gate_up, b.down, b.next_qkv, b.ffn_norm, b.next_norm};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        o->weight_close(o, (ops_weight *)(uintptr_t)all[i]);
+    o->dev_free(o, b.x);
+    o->dev_free(o, b.act);
+    o->dev_free(o, f.gate_up);
+    return st;
+}
+
 corun_status audit_rows(audit *a)
 {
     const audit_spec *s = a->spec;
@@ -336,6 +401,7 @@ corun_status audit_rows(audit *a)
             again |= p[k].n_out == p[i].n_out && p[k].n_in == p[i].n_in && bias[k] == bias[i];
         if (!again) TRY(try_matmul(a, p[i].n_out, p[i].n_in, bias[i]));
     }
+    TRY(try_between(a, p, bias));
     form silu = {.op = OPS_OP_SILU_MUL,
                  .what = "",
                  .in = {2 * d->n_ff},

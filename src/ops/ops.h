@@ -173,6 +173,16 @@ typedef struct ops_draw {
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
+/* What stands between two attentions: the product behind the first one, the feed-forward part, and
+ * the next layer's norm and qkv product (both NULL behind the last layer). Buffers as the ops take
+ * them. */
+typedef struct ops_between {
+    const ops_weight *o, *ffn_norm, *gate_up, *down, *next_norm, *next_qkv;
+    const void *attn;
+    void *h, *x, *y, *act, *qkv;
+    float eps;
+} ops_between;
+
 typedef enum ops_rows { OPS_ROWS_TOK, OPS_ROWS_WANT } ops_rows;
 
 typedef struct ops ops;
@@ -241,6 +251,10 @@ struct ops {
     corun_status (*attention)(ops *o, int32_t layer, const void *q, float scale, void *out);
     /* gate_up[tok][2 n_ff] (gate first): out[tok][n_ff] = bf16(silu(gate)) * up */
     corun_status (*silu_mul)(ops *o, const void *gate_up, void *out);
+
+    /* NULL on a backend that has none. Where *done, all of b for the step's token rows, with the
+     * bits of the ops one after the other; else nothing, and the caller takes those. */
+    corun_status (*between)(ops *o, const ops_between *b, bool *done);
 
     /* fp32 logits of wanted rows [first, first + n) of x[n_want][n_embd] into the logits buffer;
      * n <= logit_rows */

@@ -130,6 +130,7 @@ static void cuda_close(ops *o)
     while (c->ropes) cuda_rope_close(o, c->ropes);
     cuda_pieces_close(c);
     for (int i = 0; i < OPS_N_SET; i++) gpu_matmul_close(c->product[i]);
+    gpu_between_close(c->between);
     gpu_close(&c->g);
     mem_free(c);
 }
@@ -207,6 +208,39 @@ static corun_status cuda_silu_mul(ops *o, const void *gate_up, void *out)
 {
     cuda *c = cuda_of(o);
     return gpu_silu_mul(&c->g, c->s.n_tok, o->dims.n_ff, gate_up, out);
+}
+
+/* With the products of the set canonical alone: its order is theirs. */
+static corun_status cuda_between(ops *o, const ops_between *b, bool *done)
+{
+    cuda *c = cuda_of(o);
+    const ops_dims *d = &o->dims;
+    const int32_t q = d->n_head * d->d_head, qkv = q + 2 * d->n_kv * d->d_head;
+    *done = c->shaped && c->s.n_tok <= gpu_between_rows(c->between) &&
+            o->conf.set[OPS_OP_MATMUL] == OPS_SET_CANONICAL && !(FAULT(ORDER) && c->r.n_seq > 1);
+    if (!*done) return CORUN_OK;
+    TRY(need_matrix(b->o, d->n_embd, q, "between"));
+    TRY(need_vector(b->ffn_norm, d->n_embd, "between"));
+    TRY(need_matrix(b->gate_up, 2 * (int64_t)d->n_ff, d->n_embd, "between"));
+    TRY(need_matrix(b->down, d->n_embd, d->n_ff, "between"));
+    gpu_between_part p = {.w = {b->o->w, b->gate_up->w, b->down->w},
+                          .bias = {b->o->bias, b->gate_up->bias, b->down->bias},
+                          .gain = {b->ffn_norm->w},
+                          .attn = b->attn,
+                          .h = b->h,
+                          .x = b->x,
+                          .y = b->y,
+                          .act = b->act,
+                          .qkv = b->qkv,
+                          .eps = b->eps};
+    if (b->next_qkv) {
+        TRY(need_vector(b->next_norm, d->n_embd, "between"));
+        TRY(need_matrix(b->next_qkv, qkv, d->n_embd, "between"));
+        p.w[3] = b->next_qkv->w;
+        p.bias[3] = b->next_qkv->bias;
+        p.gain[1] = b->next_norm->w;
+    }
+    return gpu_between_run(c->between, c->s.n_tok, &p);
 }
 
 static corun_status cuda_logits(ops *o, const ops_weight *w, const void *x, int32_t first,
@@ -379,6 +413,7 @@ static const ops table = {
     .qkv_post = cuda_qkv_post,
     .attention = cuda_attention,
     .silu_mul = cuda_silu_mul,
+    .between = cuda_between,
     .logits = cuda_logits,
     .logits_get = cuda_logits_get,
     .logits_put = cuda_logits_put,
@@ -449,6 +484,7 @@ static corun_status open_device(cuda *c, int device)
     TRY(gpu_open(&c->g, device));
     for (int i = 0; i < OPS_N_SET; i++)
         TRY(gpu_matmul_open_plan(&c->product[i], &c->g, (ops_set)i, c->plan));
+    TRY(gpu_between_open(&c->between, &c->g, &c->base.dims));
     return describe(c);
 }
 

@@ -43,6 +43,7 @@ typedef struct cuda {
     gpu_matmul *product[OPS_N_SET]; /* of each kernel set, from open to close */
     float *logits;                  /* [logit_rows][stride] */
     int64_t stride;
+    gpu_between *between; /* NULL: not for these sizes */
     gpu_sampler *draws;
     char *swap; /* [n_swap][page_bytes] in host memory */
     int32_t *dev_step, *host_step;

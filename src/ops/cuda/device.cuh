@@ -23,4 +23,29 @@ static __device__ __forceinline__ uint16_t dev_round(float f)
 
 static __device__ __forceinline__ float dev_rounded(float f) { return dev_wide(dev_round(f)); }
 
+static __device__ __forceinline__ void dev_widen8(uint4 q, float v[8])
+{
+    const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        v[2 * k] = __uint_as_float(w[k] << 16);
+        v[2 * k + 1] = __uint_as_float(w[k] & 0xffff0000u);
+    }
+}
+
+static __device__ __forceinline__ uint4 dev_narrow8(const float v[8])
+{
+    uint32_t w[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        w[k] = dev_round(v[2 * k]) | (uint32_t)dev_round(v[2 * k + 1]) << 16;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+static __device__ __forceinline__ float dev_silu(float g)
+{
+    const float e = ex2(__fmul_rn(-g, LOG2_E));
+    return dev_rounded(__fdiv_rn(g, __fadd_rn(1.0f, e)));
+}
+
 #endif

@@ -17,14 +17,16 @@
 extern "C" {
 #endif
 
-#define GPU_MAX_EMBD 16384 /* elements of a row that norm keeps in registers */
+#define GPU_MAX_EMBD     16384 /* elements of a row that norm keeps in registers */
+#define GPU_BETWEEN_ROWS 32    /* most rows of between.cu */
 
 /* One device and one stream; everything of a backend runs on it. */
 typedef struct gpu {
     int device, sm_count, cc; /* cc: 90 is Hopper */
     char name[64];
-    void *stream; /* cudaStream_t */
-    void *lt;     /* cublasLtHandle_t */
+    void *stream;     /* cudaStream_t */
+    void *lt;         /* cublasLtHandle_t */
+    void *encode_map; /* the driver's cuTensorMapEncodeTiled, or NULL */
     size_t lt_version;
 } gpu;
 
@@ -111,6 +113,30 @@ corun_status gpu_matmul_run(gpu_matmul *m, int32_t rows, int64_t n_out, int64_t 
                             const void *bias, const void *x, ops_dtype out_type, void *out);
 /* Digest of the plan table and of the rule that picks without one: part of the identity. */
 void gpu_matmul_digest(const gpu_matmul *m, char hex[33]);
+
+/* ---- between.cu ---------------------------------------------------------------------------- */
+
+typedef struct gpu_between gpu_between;
+/* Of a layer: o, gate and up, down, then the next layer's qkv (all of it NULL behind the last one).
+ * Weights as matmul takes them; bias bf16 or NULL; gain: of the norm before gate and up, and of the
+ * one before qkv. */
+typedef struct gpu_between_part {
+    const void *w[4], *bias[4], *gain[2];
+    const void *attn;
+    void *h, *x, *y, *act, *qkv;
+    float eps;
+} gpu_between_part;
+/* Its CTAs wait for each other, so no other such kernel may hold the SMs that they need. *out NULL:
+ * it does not take these sizes or this device, has no room for all CTAs at once, another instance
+ * of this process has it on the device, or programs share the device's SMs (MPS). */
+corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d);
+/* Most rows of a step that it takes; 0 for NULL. */
+int32_t gpu_between_rows(const gpu_between *b);
+void gpu_between_close(gpu_between *b);
+/* The ops in their order for the first `rows` rows (1 to gpu_between_rows), with their bits: y = o
+ * attn, h += y, x = norm(h), act = silu(gate x) up x, y = down act, and where there is a next layer
+ * h += y, x = norm(h), qkv x. */
+corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_part *p);
 
 /* ---- rows.cu -------------------------------------------------------------------------------- */
 

@@ -119,6 +119,28 @@ DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t ba
                  : "memory");
 }
 
+/* A box of a tensor of two dimensions: from column x and row y on; its sizes are the map's. */
+DEVICE void tensor_load(uint32_t to, const void *map, int32_t x, int32_t y, uint32_t barrier,
+                        uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0],[%1,{%2,%3}],[%4],%5;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+/* 16 bytes through the L2, by the thread itself; async_arrive: it arrives at the barrier when all
+ * such copies that it began are there. */
+DEVICE void async_load(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
+}
+
+DEVICE void async_arrive(uint32_t barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /* ---- hints for the L2 cache */
 
 DEVICE uint64_t policy_evict_first()
@@ -197,6 +219,19 @@ DEVICE uint32_t count_arrival(uint32_t *counter, uint32_t limit)
                  : "l"(counter), "r"(limit)
                  : "memory");
     return old;
+}
+
+/* Adds 1; what the CTA wrote is visible to who sees it. */
+DEVICE void count_up(unsigned long long *counter)
+{
+    asm volatile("red.release.gpu.global.add.u64 [%0],1;" ::"l"(counter) : "memory");
+}
+
+DEVICE unsigned long long count_of(const unsigned long long *counter)
+{
+    unsigned long long n;
+    asm volatile("ld.acquire.gpu.global.u64 %0,[%1];" : "=l"(n) : "l"(counter) : "memory");
+    return n;
 }
 
 #endif

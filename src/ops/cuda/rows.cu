@@ -74,31 +74,12 @@ corun_status gpu_embed(const gpu *g, const gpu_step *s, const int32_t *last_toke
 
 /* ---- norm ---------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void widen8(uint4 q, float v[8])
-{
-    const uint32_t w[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        v[2 * k] = __uint_as_float(w[k] << 16);
-        v[2 * k + 1] = __uint_as_float(w[k] & 0xffff0000u);
-    }
-}
-
-static __device__ __forceinline__ uint4 narrow8(const float v[8])
-{
-    uint32_t w[4];
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        w[k] = dev_round(v[2 * k]) | (uint32_t)dev_round(v[2 * k + 1]) << 16;
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
 /* Eight elements of a row from element i on; those behind the end are 0. */
 template <bool WIDE>
 static __device__ __forceinline__ void load8(const uint16_t *row, int32_t i, int32_t n, float v[8])
 {
     if (WIDE) {
-        widen8(*(const uint4 *)(row + i), v);
+        dev_widen8(*(const uint4 *)(row + i), v);
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++) v[k] = i + k < n ? dev_wide(row[i + k]) : 0.0f;
@@ -109,7 +90,7 @@ template <bool WIDE>
 static __device__ __forceinline__ void store8(uint16_t *row, int32_t i, int32_t n, const float v[8])
 {
     if (WIDE) {
-        *(uint4 *)(row + i) = narrow8(v);
+        *(uint4 *)(row + i) = dev_narrow8(v);
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++)
@@ -179,7 +160,7 @@ static __global__ void __launch_bounds__(256)
         if (i >= n) continue;
         float gv[8];
         if (WIDE)
-            widen8(g[p], gv);
+            dev_widen8(g[p], gv);
         else
             load8<WIDE>(gain, i, n, gv);
 #pragma unroll
@@ -242,7 +223,7 @@ static __device__ __forceinline__ void head_norm(float v[8], const uint16_t *gai
     const float mean = __fmul_rn(__shfl_sync(~0u, part, 0, LANES), inv);
     const float f = __frsqrt_rn(__fadd_rn(mean, eps));
     if (!gain) return;
-    widen8(*(const uint4 *)gain, g);
+    dev_widen8(*(const uint4 *)gain, g);
 #pragma unroll
     for (int k = 0; k < 8; k++)
         v[k] = dev_rounded(__fmul_rn(g[k], dev_rounded(__fmul_rn(v[k], f))));
@@ -253,14 +234,14 @@ static __device__ __forceinline__ void head_norm(float v[8], const uint16_t *gai
 template <int LANES>
 static __device__ __forceinline__ void head_rotate(float v[8], const float *cs, bool upper)
 {
-    const uint4 own = narrow8(v);
+    const uint4 own = dev_narrow8(v);
     uint4 q;
     q.x = __shfl_xor_sync(~0u, own.x, LANES / 2);
     q.y = __shfl_xor_sync(~0u, own.y, LANES / 2);
     q.z = __shfl_xor_sync(~0u, own.z, LANES / 2);
     q.w = __shfl_xor_sync(~0u, own.w, LANES / 2);
     float other[8], c[8], s[8];
-    widen8(q, other);
+    dev_widen8(q, other);
 #pragma unroll
     for (int k = 0; k < 8; k += 4) {
         *(float4 *)(c + k) = *(const float4 *)(cs + k);
@@ -286,12 +267,12 @@ template <int D> static __global__ void __launch_bounds__(POST_THREADS) k_qkv_po
     const int64_t pos = a.s.tok_pos[t];
     const uint4 in = *(const uint4 *)(a.qkv + ((int64_t)t * heads + h) * D + 8 * lane);
     float v[8];
-    widen8(in, v);
+    dev_widen8(in, v);
     const uint16_t *gain = h < a.n_head ? a.q_gain : a.k_gain;
     if (a.q_gain || a.k_gain) head_norm<LANES>(v, gain ? gain + 8 * lane : NULL, a.inv, a.eps);
     head_rotate<LANES>(v, a.cos_sin + pos * D + 8 * (lane % (LANES / 2)), lane >= LANES / 2);
     if (mine >= heads) return;
-    const uint4 x = h < a.n_head + n_kv ? narrow8(v) : in; /* values stay */
+    const uint4 x = h < a.n_head + n_kv ? dev_narrow8(v) : in; /* values stay */
     if (h < a.n_head) {
         *(uint4 *)(a.q + ((int64_t)t * a.n_head + h) * D + 8 * lane) = x;
         return;
@@ -332,12 +313,6 @@ corun_status gpu_qkv_post(const gpu *g, const gpu_step *s, const ops_dims *d, co
 
 /* ---- SiLU ---------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float silu(float g)
-{
-    const float e = ex2(__fmul_rn(-g, LOG2_E));
-    return dev_rounded(__fdiv_rn(g, __fadd_rn(1.0f, e)));
-}
-
 static __global__ void k_ex2(int64_t n, const float *x, float *out)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -361,7 +336,7 @@ static __global__ void k_silu_mul(int32_t n, const uint16_t *gate_up, uint16_t *
     load8<WIDE>(gate_up + t * 2 * n, i, n, g);
     load8<WIDE>(gate_up + t * 2 * n + n, i, n, u);
 #pragma unroll
-    for (int k = 0; k < 8; k++) g[k] = __fmul_rn(silu(g[k]), u[k]);
+    for (int k = 0; k < 8; k++) g[k] = __fmul_rn(dev_silu(g[k]), u[k]);
     store8<WIDE>(out + t * n, i, n, g);
 }
 

@@ -40,7 +40,44 @@ DEVICE uint64_t wgmma_matrix(uint32_t address, uint32_t lead, uint32_t stride, u
            (uint64_t)(stride >> 4) << 32 | swizzle << 62;
 }
 
+/* The same in halves: lines of 128 bytes in groups of eight, swizzled, where only the low half
+ * moves: by 2 for 32 bytes. The uniform registers that it is made in are slow: what a loop adds to
+ * is made before it. */
+DEVICE uint32_t wgmma_low(uint32_t address) { return (address & 0x3ffff) >> 4 | 1 << 16; }
+
+DEVICE uint64_t wgmma_lines(uint32_t low) { return 0x4000004000000000u | low; }
+
 /* d = a·b, or d += a·b where add is not 0. Both matrices in shared memory, K innermost. */
+DEVICE void wgmma_shared(float (&d)[4], uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred accum;\nsetp.ne.b32 accum,%6,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3},%4,%5,accum,1,1,0,0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+DEVICE void wgmma_shared(float (&d)[8], uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred accum;\nsetp.ne.b32 accum,%10,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7},%8,%9,accum,1,1,0,0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7])
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+DEVICE void wgmma_shared(float (&d)[16], uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred accum;\nsetp.ne.b32 accum,%18,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},%16,%17,accum,1,1,0,0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "l"(a), "l"(b), "r"(add));
+}
+
 DEVICE void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int add)
 {
     asm volatile("{\n.reg .pred accum;\nsetp.ne.b32 accum,%34,0;\n"
