@@ -10,6 +10,7 @@
 #   long      a prompt of 100,000 tokens at the dimensions of Llama-3.1-8B, cut and found two ways
 #   faults    the planted faults of corun verify (tools/check_faults)
 #   machines  digests of two fixed runs, to be held against those of another machine
+#   beside    two programs on one device at once, in steps of few rows: the bytes of one alone
 #   audit     corun audit at the dimensions of Qwen3 0.6B, 8B and 32B
 #   sanitize  memcheck, racecheck, initcheck on ops, sampling, attention, products
 #   smollm2   the demo model's real weights, where .cache/models has them, and the reference framework
@@ -22,7 +23,7 @@
 set -u
 # shellcheck source=scripts/gpu_run.sh
 . "$(dirname "$0")/gpu_run.sh"
-[ $# -ge 2 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" && exit 2; }
+[ $# -ge 2 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0" && exit 2; }
 out=$1
 shift
 bundle=${BUNDLE:-build/bundle} device=${DEVICE:-cuda} configs=${CONFIGS:-tests/data/configs}
@@ -115,6 +116,18 @@ part_machines() {
             --restart -q -i $in/in.jsonl -o $in/$p.jsonl
     done
     gpu_check digest 10 $requests digest "$in" "$out/machines.digest" docs/evidence/gpu/machines.digest
+    end_with "$in"
+}
+
+part_beside() {
+    local n batch="$corun batch $dummy -m $configs/qwen3_8b --ctx $ctx --slots 16 --policy free --restart -q"
+    begin beside 150
+    in=$(mktemp -d)
+    $requests machines "$in"
+    gpu_check alone 40 $batch -i $in/in.jsonl -o $in/alone.jsonl
+    for n in one two; do gpu_also $n 100 $batch -i $in/in.jsonl -o $in/$n.jsonl; done
+    gpu_wait
+    for n in one two; do gpu_check same-$n 10 cmp $in/alone.jsonl $in/$n.jsonl; done
     end_with "$in"
 }
 

@@ -68,7 +68,7 @@ gpu_sanitize() {
         done
     done
     for t in "attention test_few" "attention test_planted_fault" draw "ops test_norm" "ops test_silu" \
-        "ops test_qkv_post" "ops test_pages"; do
+        "ops test_qkv_post" "ops test_pages" "ops test_between_rows"; do
         # shellcheck disable=SC2086
         gpu_sanitized "$1" "$2" racecheck $t
     done

@@ -185,7 +185,7 @@ static void test_free_policy(void **state)
     free_policy(MODEL("llama_plain"), false);
     free_policy(MODEL("qwen3_tied"), false);
     free_policy(MODEL("qwen3_bias_mscale/config.json"), true);
-    free_policy(TEST_DATA "/configs/smollm2_135m/config.json", true); /* sizes of between.cu */
+    free_policy(TEST_DATA "/configs/small_llama/config.json", true); /* sizes of between.cu */
 }
 
 static void test_corun(void **state)

@@ -60,6 +60,13 @@ def test_widths(tmp_path):
     assert {c["name"] for c in report["checks"] if c["exit"]} == {"differ"}
 
 
+def test_beside(tmp_path):
+    p = run(tmp_path, "beside")
+    assert p.returncode == 0, p.stdout + p.stderr
+    report = json.loads((tmp_path / "out/beside.json").read_text())
+    assert [c["name"] for c in report["checks"]] == ["alone", "one", "two", "same-one", "same-two"]
+
+
 def test_time_is_kept(tmp_path):
     p = run(tmp_path, "machines", SECONDS_EACH="0")
     assert p.returncode == 1
