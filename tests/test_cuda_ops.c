@@ -677,17 +677,43 @@ static void between_rows(const ops_dims *d)
     close_scene(&s);
 }
 
-/* More rows, other kernel sets, other steps and a second instance on the device are left to the
- * ops. */
+/* Two instances of a device at once, whose CTAs must not wait for each other's. */
+static void between_beside(const ops_dims *d)
+{
+    enum { TURNS = 200 };
+    scene s[2];
+    for (int i = 0; i < 2; i++) {
+        open_scene(&s[i], d, false);
+        put_decode_step(s[i].o, MOST);
+        fill_scene(&s[i], 11);
+    }
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int i = 0; i < 2; i++) assert_true(run_between(&s[i], 0, false));
+    for (int turn = 0; turn < TURNS; turn++) { /* alone */
+        assert_true(run_between(&s[0], 1, false));
+        get(s[0].o, s[0].buf[1][0], s[0].host[1][0], bytes_of(&s[0], 0));
+    }
+    for (int k = 0; k < N_BUF; k++) {
+        get(s[0].o, s[0].buf[1][k], s[0].host[1][k], bytes_of(&s[0], k));
+        for (int i = 0; i < 2; i++) {
+            get(s[i].o, s[i].buf[0][k], s[i].host[0][k], bytes_of(&s[i], k));
+            same_bytes(s[i].host[0][k], s[0].host[1][k], bytes_of(&s[i], k), "%s, instance %d",
+                       buf_name[k], i);
+        }
+    }
+    for (int i = 0; i < 2; i++) close_scene(&s[i]);
+}
+
+/* More rows, other kernel sets and other steps are left to the ops. */
 static void between_refused(void)
 {
     ops_dims d = dims(64, 64);
-    for (int form = 0; form < 5; form++) {
+    for (int form = 0; form < 4; form++) {
         ops_conf c = conf(MOST + 1);
         c.n_slot = c.max_lane = MOST + 1;
         if (form == 1) c.set[OPS_OP_MATMUL] = OPS_SET_STANDARD;
         if (form == 2) c.set[OPS_OP_MATMUL] = OPS_SET_FIXED;
-        ops *first = form == 4 ? cuda_open(&d, &c) : NULL, *o = cuda_open(&d, &c);
+        ops *o = cuda_open(&d, &c);
         bool done = true;
         ops_between all = {0};
         if (form == 3)
@@ -697,7 +723,6 @@ static void between_refused(void)
         ok(o->between(o, &all, &done));
         assert_false(done);
         o->close(o);
-        if (first) first->close(first);
     }
 }
 
@@ -753,6 +778,16 @@ static void test_between_rows(void **state)
 #endif
 }
 
+static void test_between_beside(void **state)
+{
+    (void)state;
+    NEED_CUDA();
+#ifdef CORUN_CUDA
+    static const ops_dims d = {2, 1024, 16, 8, 128, 3072, 130};
+    if (on_h200()) between_beside(&d);
+#endif
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -789,12 +824,12 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest t[] = {
-        cmocka_unit_test(test_norm),         cmocka_unit_test(test_silu),
-        cmocka_unit_test(test_qkv_post),     cmocka_unit_test(test_embed_and_logits),
-        cmocka_unit_test(test_pages),        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_large_weight), cmocka_unit_test(test_decode_steps),
-        cmocka_unit_test(test_between),      cmocka_unit_test(test_between_rows),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_norm),           cmocka_unit_test(test_silu),
+        cmocka_unit_test(test_qkv_post),       cmocka_unit_test(test_embed_and_logits),
+        cmocka_unit_test(test_pages),          cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_large_weight),   cmocka_unit_test(test_decode_steps),
+        cmocka_unit_test(test_between),        cmocka_unit_test(test_between_rows),
+        cmocka_unit_test(test_between_beside), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("cuda: ops", t, NULL, NULL);
 }

@@ -6,8 +6,8 @@
  * while the others wait for each other; two warps bring the activations, well ahead, since behind
  * so many copies of weights they take microseconds; a warpgroup multiplies (weights on the
  * 64-side), and norms a row where the CTA has one. Between the products all CTAs of the card wait
- * for each other, so they must be there together: see gpu_between_open. Bound: reading the weights
- * once.
+ * for each other, so they must be there together: a cooperative launch, which may begin while the
+ * kernel before ends. Bound: reading the weights once.
  * Reduction order: docs/numerics.md, section 1 (products) and 2 (norm), as rows.cu and the
  * library's admitted kernels have it. Level: phase. Invariant: each output is one accumulator over
  * K upward, a step of 16 elements after the other; which CTA has it moves no bit. A tile of 64 may
@@ -517,37 +517,31 @@ static int32_t lay_out(gpu_between *b, const ops_dims *d)
     return most;
 }
 
-/* `together`: refused where not all CTAs find room at once; such a launch waits for the kernel
- * before to end, so a step's may start early instead. */
-static corun_status launch(const gpu_between *b, const form *f, between_args *a, bool together)
+/* In the stream of g, behind what is there. Without `cooperative` the first CTAs would begin while
+ * others lack room, and where programs take turns on the device, that may last. */
+static corun_status launch(const gpu_between *b, const form *f, between_args *a)
 {
-    cudaLaunchAttribute attr = {};
-    if (together) {
-        attr.id = cudaLaunchAttributeCooperative;
-        attr.val.cooperative = 1;
-    } else {
-        attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attr.val.programmaticStreamSerializationAllowed = 1;
-    }
+    cudaLaunchAttribute attr[2] = {};
+    attr[0].id = cudaLaunchAttributeCooperative;
+    attr[0].val.cooperative = 1;
+    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t c = {};
     c.gridDim = dim3((unsigned)b->g->sm_count);
     c.blockDim = dim3(THREADS);
     c.dynamicSmemBytes = BYTES;
     c.stream = (cudaStream_t)b->g->stream;
-    c.attrs = &attr;
-    c.numAttrs = 1;
+    c.attrs = attr;
+    c.numAttrs = 2;
     void *args[] = {a};
     return gpu_status((int)cudaLaunchKernelExC(&c, (const void *)f->kernel, args),
                       "kernel for few rows");
 }
 
-/* Devices of which an instance of this process has the kernel. */
-static uint64_t taken;
-
+/* Programs may share the SMs (MPS). */
 static bool shared_with_others(int device)
 {
     int mps = 0;
-    if (device >= 64) return true;
     if (cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device) == cudaSuccess) return mps;
     (void)cudaGetLastError(); /* a driver that does not know the question */
     return false;
@@ -557,13 +551,12 @@ corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d
 {
     *out = NULL;
     if (g->cc != 90 || !g->encode_map || shared_with_others(g->device)) return CORUN_OK;
-    const uint64_t bit = (uint64_t)1 << g->device;
     gpu_between *b = (gpu_between *)mem_alloc(1, sizeof *b, "kernel for few rows");
     if (!b) return CORUN_ENOMEM;
     b->g = g;
     b->n_embd = d->n_embd;
     b->most = lay_out(b, d);
-    if (!b->most || __atomic_fetch_or(&taken, bit, __ATOMIC_ACQ_REL) & bit) {
+    if (!b->most) {
         mem_free(b);
         return CORUN_OK;
     }
@@ -575,7 +568,7 @@ corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES) == cudaSuccess;
     between_args none = {}; /* of no part */
     none.arrived = b->arrived;
-    if (room && launch(b, forms, &none, true) == CORUN_OK) {
+    if (room && launch(b, forms, &none) == CORUN_OK) {
         *out = b;
     } else {
         (void)cudaGetLastError();
@@ -589,7 +582,6 @@ int32_t gpu_between_rows(const gpu_between *b) { return b ? b->most : 0; }
 void gpu_between_close(gpu_between *b)
 {
     if (!b) return;
-    __atomic_fetch_and(&taken, ~((uint64_t)1 << b->g->device), __ATOMIC_ACQ_REL);
     gpu_free(b->arrived);
     mem_free(b);
 }
@@ -636,5 +628,5 @@ corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_par
     a.n_embd = b->n_embd;
     a.slots = min(f->ring / b->slot_bytes, (int)MAX_SLOTS);
     a.slot_bytes = b->slot_bytes;
-    return launch(b, f, &a, false);
+    return launch(b, f, &a);
 }

@@ -126,9 +126,8 @@ typedef struct gpu_between_part {
     void *h, *x, *y, *act, *qkv;
     float eps;
 } gpu_between_part;
-/* Its CTAs wait for each other, so no other such kernel may hold the SMs that they need. *out NULL:
- * it does not take these sizes or this device, has no room for all CTAs at once, another instance
- * of this process has it on the device, or programs share the device's SMs (MPS). */
+/* *out NULL: it does not take these sizes or this device, has no room for all of its CTAs, which
+ * wait for each other, at once, or programs share the device's SMs (MPS). */
 corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d);
 /* Most rows of a step that it takes; 0 for NULL. */
 int32_t gpu_between_rows(const gpu_between *b);
