@@ -213,8 +213,8 @@ static void put_step(rig *r, const piece *row, int32_t n)
 static void launch(rig *r)
 {
     OK(gpu_attn_plan(r->a, &r->s));
-    OK(gpu_attn_run(r->a, &r->s, 0, r->q, r->d.d_head == 64 ? 0.125f : 0.08838834764831845f,
-                    r->out));
+    OK(gpu_attn_run(r->a, &r->s, 0, r->q, r->d.d_head == 64 ? 0.125f : 0.08838834764831845f, r->out,
+                    false));
 }
 
 /* The outputs of the step into result[position][token]; those of dead rows must be untouched. */

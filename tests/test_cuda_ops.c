@@ -541,11 +541,18 @@ static void put_decode_step(ops *o, int32_t n)
 
 static size_t bytes_of(const scene *s, int k) { return (size_t)((MOST + 1) * s->width[k]) * 2; }
 
-static void open_scene(scene *s, const ops_dims *d, bool bias)
+/* like: the instance that this one is a twin of, or NULL. */
+static void open_scene(scene *s, const ops_dims *d, bool bias, const ops *like)
 {
     ops_conf c = conf(MOST);
     c.max_row = c.n_slot = c.max_lane = MOST;
-    ops *o = cuda_open(d, &c);
+    ops *o;
+    if (like) {
+        ok(like->twin(like, d, &o));
+        ok(o->configure(o, &c));
+    } else {
+        o = cuda_open(d, &c);
+    }
     const int64_t q = (int64_t)d->n_head * d->d_head, h = d->n_embd, f = d->n_ff;
     const int64_t qkv = q + 2 * (int64_t)d->n_kv * d->d_head;
     *s = (scene){.o = o,
@@ -619,7 +626,7 @@ static bool run_between(scene *s, int way, bool last)
 static void between_case(const ops_dims *d, int32_t most, bool bias, bool last, int turns)
 {
     scene s;
-    open_scene(&s, d, bias);
+    open_scene(&s, d, bias, NULL);
     ops *o = s.o;
     for (int turn = 0; turn < turns; turn++) {
         static const int32_t rows[] = {1, 32, 8, 16, 2, 9, 4, 25, 3, 17, 7, 31, 12, 5};
@@ -653,7 +660,7 @@ static void between_rows(const ops_dims *d)
 {
     static const int32_t count[] = {1, 8, 9, 16, 17};
     scene s;
-    open_scene(&s, d, true);
+    open_scene(&s, d, true, NULL);
     put_decode_step(s.o, MOST);
     fill_scene(&s, 7);
     uint16_t *h = must(bytes_of(&s, 0), 1);
@@ -677,13 +684,14 @@ static void between_rows(const ops_dims *d)
     close_scene(&s);
 }
 
-/* Two instances of a device at once, whose CTAs must not wait for each other's. */
+/* Two instances of a device at once, as an engine's and its audit's: each has the kernel, and its
+ * CTAs do not keep the other's from starting. */
 static void between_beside(const ops_dims *d)
 {
     enum { TURNS = 200 };
     scene s[2];
     for (int i = 0; i < 2; i++) {
-        open_scene(&s[i], d, false);
+        open_scene(&s[i], d, false, i ? s[0].o : NULL);
         put_decode_step(s[i].o, MOST);
         fill_scene(&s[i], 11);
     }
@@ -701,7 +709,7 @@ static void between_beside(const ops_dims *d)
                        buf_name[k], i);
         }
     }
-    for (int i = 0; i < 2; i++) close_scene(&s[i]);
+    for (int i = 1; i >= 0; i--) close_scene(&s[i]);
 }
 
 /* More rows, other kernel sets and other steps are left to the ops. */
@@ -756,7 +764,7 @@ static void test_between(void **state)
         {{2, 3584, 28, 4, 128, 18944, 130}, 8},   {{2, 8192, 64, 8, 128, 28672, 130}, 8},
     };
     const bool brief = getenv("CORUN_TEST_SHORT") != NULL;
-    if (!on_h200()) return;
+    if (!on_h200()) skip();
     for (size_t i = 0; i < (brief ? 4 : sizeof all / sizeof *all); i++)
         for (int form = 0; form < 3; form++)
             between_case(&all[i].d, all[i].most, form == 1, form == 2,
@@ -773,7 +781,7 @@ static void test_between_rows(void **state)
     NEED_CUDA();
 #ifdef CORUN_CUDA
     static const ops_dims all[] = {{2, 64, 4, 2, 64, 64, 130}, {2, 576, 9, 3, 64, 1536, 130}};
-    if (!on_h200()) return;
+    if (!on_h200()) skip();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) between_rows(&all[i]);
 #endif
 }
@@ -784,7 +792,8 @@ static void test_between_beside(void **state)
     NEED_CUDA();
 #ifdef CORUN_CUDA
     static const ops_dims d = {2, 1024, 16, 8, 128, 3072, 130};
-    if (on_h200()) between_beside(&d);
+    if (!on_h200()) skip();
+    between_beside(&d);
 #endif
 }
 

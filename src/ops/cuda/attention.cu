@@ -343,7 +343,7 @@ static corun_status launch_decode(gpu_attn *a, attn_args at, bool early)
 }
 
 corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const void *q, float scale,
-                          void *out)
+                          void *out, bool next_early)
 {
     cudaStream_t stream = (cudaStream_t)a->g->stream;
     attn_args at = {};
@@ -367,6 +367,7 @@ corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const v
     at.state_o = a->state_o;
     at.done = a->done;
     at.downward = a->downward;
+    at.next_early = next_early;
     bool one = s->max_q == 1;
     if (!one) {
         a->prefill_kernel<<<a->g->sm_count, PREFILL_THREADS, a->prefill_bytes, stream>>>(at);

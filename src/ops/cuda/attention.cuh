@@ -72,6 +72,7 @@ struct attn_args {
     float *state_o;      /* [slot][head][d] */
     uint32_t *done;      /* [row][kv head] items that are done */
     bool downward;       /* the planted fault: folds through memory walk downward */
+    bool next_early;     /* the kernel behind is one of ours that waits for this one's end */
 };
 
 /* ---- a block inside a chunk */

@@ -651,7 +651,7 @@ template <int D, int N> struct decode_cta {
     {
         cursor first = {};
         if (threadIdx.x == 0) open_barriers();
-        next_may_start(); /* the kernel for few rows: it reads weights until this one has ended */
+        if (at.next_early) next_may_start();
         wait_for_before();
         if (warp == 8) first = first_item();
         __syncthreads();

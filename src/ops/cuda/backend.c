@@ -195,13 +195,22 @@ static corun_status cuda_qkv_post(ops *o, int32_t layer, const void *qkv, const 
                         k_gain ? k_gain->w : NULL, eps, rope->cos_sin, q);
 }
 
+/* With the products of the set canonical alone: its order is theirs. */
+static bool takes_between(const cuda *c)
+{
+    return c->shaped && c->s.n_tok <= gpu_between_rows(c->between) &&
+           c->base.conf.set[OPS_OP_MATMUL] == OPS_SET_CANONICAL &&
+           !(FAULT(ORDER) && c->r.n_seq > 1);
+}
+
 static corun_status cuda_attention(ops *o, int32_t layer, const void *q, float scale, void *out)
 {
     cuda *c = cuda_of(o);
     TRY(ops_need_layer(&o->dims, layer, "attention"));
     if (!(scale > 0.0f)) FAIL(CORUN_EINVAL, "attention: scale %g", (double)scale);
     if (FAULT(FOLD_ORDER)) gpu_attn_probe(c->attn, NULL, c->r.n_tok > c->r.n_seq, -1);
-    return c->s.n_tok ? gpu_attn_run(c->attn, &c->s, layer, q, scale, out) : CORUN_OK;
+    return c->s.n_tok ? gpu_attn_run(c->attn, &c->s, layer, q, scale, out, takes_between(c))
+                      : CORUN_OK;
 }
 
 static corun_status cuda_silu_mul(ops *o, const void *gate_up, void *out)
@@ -210,14 +219,12 @@ static corun_status cuda_silu_mul(ops *o, const void *gate_up, void *out)
     return gpu_silu_mul(&c->g, c->s.n_tok, o->dims.n_ff, gate_up, out);
 }
 
-/* With the products of the set canonical alone: its order is theirs. */
 static corun_status cuda_between(ops *o, const ops_between *b, bool *done)
 {
     cuda *c = cuda_of(o);
     const ops_dims *d = &o->dims;
     const int32_t q = d->n_head * d->d_head, qkv = q + 2 * d->n_kv * d->d_head;
-    *done = c->shaped && c->s.n_tok <= gpu_between_rows(c->between) &&
-            o->conf.set[OPS_OP_MATMUL] == OPS_SET_CANONICAL && !(FAULT(ORDER) && c->r.n_seq > 1);
+    *done = takes_between(c);
     if (!*done) return CORUN_OK;
     TRY(need_matrix(b->o, d->n_embd, q, "between"));
     TRY(need_vector(b->ffn_norm, d->n_embd, "between"));

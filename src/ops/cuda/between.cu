@@ -544,7 +544,7 @@ static bool shared_with_others(int device)
     int mps = 0;
     if (cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device) == cudaSuccess) return mps;
     (void)cudaGetLastError(); /* a driver that does not know the question */
-    return false;
+    return true;
 }
 
 corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d)

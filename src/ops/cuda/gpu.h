@@ -94,9 +94,10 @@ void gpu_attn_close(gpu_attn *a);
 /* Once a step, after its arrays are there: the work of the step, made on the device. */
 corun_status gpu_attn_plan(gpu_attn *a, const gpu_step *s);
 /* out[tok][n_head d] = causal attention of q[tok][n_head d] over the pages of each row. The set is
- * conf.set of the phase: rows of one token are decode, longer ones prefill. */
+ * conf.set of the phase: rows of one token are decode, longer ones prefill. next_early: the next
+ * kernel may start before this one's end (gpu_between_run waits for it; a library's may not). */
 corun_status gpu_attn_run(gpu_attn *a, const gpu_step *s, int32_t layer, const void *q, float scale,
-                          void *out);
+                          void *out, bool next_early);
 
 /* ---- matmul.c ------------------------------------------------------------------------------ */
 
