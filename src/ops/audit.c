@@ -158,6 +158,60 @@ corun_status audit_scene_put(audit *a)
     return CORUN_OK;
 }
 
+/* ---- rows to and from the device ------------------------------------------------------------ */
+
+audit_copy audit_copy_of(audit *a, int stage, void *dev, size_t bytes, int32_t all)
+{
+    size_t room = a->stage_bytes / bytes;
+    return (audit_copy){.dev = dev,
+                        .host = a->stage[stage],
+                        .bytes = bytes,
+                        .room = room < (size_t)all ? (int32_t)room : all,
+                        .all = all};
+}
+
+corun_status audit_put(audit *a, audit_copy *c, const void *row)
+{
+    if (c->first + c->n == c->all)
+        FAIL(CORUN_EINTERNAL, "audit: more than %d rows to a buffer", c->all);
+    memcpy(c->host + (size_t)c->n * c->bytes, row, c->bytes);
+    return ++c->n == c->room ? audit_put_end(a, c) : CORUN_OK;
+}
+
+corun_status audit_put_end(audit *a, audit_copy *c)
+{
+    int32_t n = c->n, first = c->first;
+    c->first += n;
+    c->n = 0;
+    return n ? a->o->dev_put(a->o, c->dev, (size_t)first * c->bytes, c->host, (size_t)n * c->bytes)
+             : CORUN_OK;
+}
+
+corun_status audit_put_same(audit *a, void *dev, size_t bytes, int32_t all, int byte)
+{
+    size_t left = bytes * (size_t)all, at = 0;
+    memset(a->stage[0], byte, left < a->stage_bytes ? left : a->stage_bytes);
+    for (size_t n; left; left -= n, at += n) {
+        n = left < a->stage_bytes ? left : a->stage_bytes;
+        TRY(a->o->dev_put(a->o, dev, at, a->stage[0], n));
+    }
+    return CORUN_OK;
+}
+
+corun_status audit_get(audit *a, audit_copy *c, int32_t at, const void **row)
+{
+    if (at < 0 || at >= c->all) FAIL(CORUN_EINTERNAL, "audit: row %d of %d", at, c->all);
+    if (at < c->first || at >= c->first + c->n) {
+        int32_t n = c->all - at < c->room ? c->all - at : c->room;
+        c->n = 0;
+        TRY(a->o->dev_get(a->o, c->dev, (size_t)at * c->bytes, c->host, (size_t)n * c->bytes));
+        c->first = at;
+        c->n = n;
+    }
+    *row = c->host + (size_t)(at - c->first) * c->bytes;
+    return CORUN_OK;
+}
+
 /* ---- the book ------------------------------------------------------------------------------- */
 
 struct audit_seen {
@@ -364,6 +418,9 @@ static corun_status open_audit(audit *a, const ops *like)
     if (bytes < 4 * (size_t)d.n_vocab) bytes = 4 * (size_t)d.n_vocab;
     if (!(a->row = mem_alloc(bytes, 1, "audit row")) || !(a->bits = digest_open()))
         return CORUN_ENOMEM;
+    a->stage_bytes = bytes > (size_t)4 << 20 ? bytes : (size_t)4 << 20;
+    for (int i = 0; i < 3; i++)
+        if (!(a->stage[i] = mem_alloc(a->stage_bytes, 1, "audit rows"))) return CORUN_ENOMEM;
     TRY(open_scene(a));
     TRY(make_tables(a));
     TRY(grow_book(a));
@@ -382,6 +439,7 @@ static void close_audit(audit *a)
     for (int i = 0; i < 3; i++) {
         mem_free(a->table[i]);
         mem_free(a->plain[i]);
+        mem_free(a->stage[i]);
     }
     mem_free(a->sc.row);
     mem_free(a->sc.tok);

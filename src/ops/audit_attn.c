@@ -70,15 +70,16 @@ static corun_status run_qkv(attn *t)
     audit *a = t->a;
     const ops_dims *d = &a->spec->dims;
     int32_t qk = (d->n_head + d->n_kv) * d->d_head, v = d->n_kv * d->d_head;
-    size_t bytes = (size_t)(qk + v) * 2;
+    audit_copy to = audit_copy_of(a, 0, a->in[0], (size_t)(qk + v) * 2, a->o->n_tok);
     for (int32_t i = 0; i < a->sc.n_tok; i++) {
         int32_t c = a->sc.content[i];
         if (a->sc.at[i] < 0) continue;
         bool odd = c / FIELD % 2 == 1;
         memcpy(a->row, audit_window(a, odd ? 2 : 0, c, 10), (size_t)qk * 2);
         memcpy(a->row + (size_t)qk * 2, audit_window(a, odd ? 1 : 0, c, 11), (size_t)v * 2);
-        TRY(a->o->dev_put(a->o, a->in[0], (size_t)a->sc.at[i] * bytes, a->row, bytes));
+        TRY(audit_put(a, &to, a->row));
     }
+    TRY(audit_put_end(a, &to));
     return a->o->qkv_post(a->o, 0, a->in[0], t->q_gain, t->k_gain, 1e-5f, t->rope, a->out[0]);
 }
 
@@ -86,10 +87,12 @@ static corun_status note_q(attn *t)
 {
     audit *a = t->a;
     size_t bytes = (size_t)(a->spec->dims.n_head * a->spec->dims.d_head) * 2;
+    audit_copy from = audit_copy_of(a, 0, a->out[0], bytes, a->o->n_tok);
     for (int32_t i = 0; i < a->sc.n_tok; i++) {
+        const void *row;
         if (a->sc.content[i] < 0) continue;
-        TRY(a->o->dev_get(a->o, a->out[0], (size_t)a->sc.at[i] * bytes, a->row, bytes));
-        TRY(audit_note(a, 0, i, 0, a->row, bytes));
+        TRY(audit_get(a, &from, a->sc.at[i], &row));
+        TRY(audit_note(a, 0, i, 0, row, bytes));
     }
     return CORUN_OK;
 }
@@ -121,10 +124,7 @@ static corun_status try_qkv(attn *t, int32_t times, bool fresh)
     audit *a = t->a;
     TRY(audit_scene_put(a));
     for (int32_t k = 0; k < times; k++) {
-        memset(a->row, k % 2 ? 0x5a : 0xa5, (size_t)a->widest * 2);
-        for (int32_t i = 0; i < a->sc.n_tok; i++)
-            TRY(a->o->dev_put(a->o, a->out[0], (size_t)i * (size_t)a->widest * 2, a->row,
-                              (size_t)a->widest * 2));
+        TRY(audit_put_same(a, a->out[0], (size_t)a->widest * 2, a->sc.n_tok, k % 2 ? 0x5a : 0xa5));
         if (fresh) TRY(fresh_pages(t));
         TRY(run_qkv(t));
         TRY(note_q(t));
@@ -265,20 +265,21 @@ static corun_status try_readers(attn *t, int32_t times)
     float scale = 0.125f;
     TRY(audit_scene_put(a));
     for (int32_t k = 0; k < times; k++) {
+        audit_copy to = audit_copy_of(a, 0, a->in[0], bytes, a->o->n_tok);
         for (int32_t i = 0; i < a->sc.n_tok; i++) {
             int32_t c = a->sc.content[i];
             if (a->sc.at[i] >= 0)
-                TRY(a->o->dev_put(a->o, a->in[0], (size_t)a->sc.at[i] * bytes,
-                                  audit_window(a, c % 2 == 1 ? 2 : 0, c, 12), bytes));
+                TRY(audit_put(a, &to, audit_window(a, c % 2 == 1 ? 2 : 0, c, 12)));
         }
-        memset(a->row, k % 2 ? 0x5a : 0xa5, bytes);
-        for (int32_t i = 0; i < a->sc.n_tok; i++)
-            TRY(a->o->dev_put(a->o, a->out[0], (size_t)i * bytes, a->row, bytes));
+        TRY(audit_put_end(a, &to));
+        TRY(audit_put_same(a, a->out[0], bytes, a->sc.n_tok, k % 2 ? 0x5a : 0xa5));
         TRY(a->o->attention(a->o, 0, a->in[0], scale, a->out[0]));
+        audit_copy from = audit_copy_of(a, 0, a->out[0], bytes, a->o->n_tok);
         for (int32_t i = 0; i < a->sc.n_tok; i++) {
+            const void *row;
             if (a->sc.content[i] < 0) continue;
-            TRY(a->o->dev_get(a->o, a->out[0], (size_t)a->sc.at[i] * bytes, a->row, bytes));
-            TRY(audit_note(a, a->sc.row[a->sc.owner[i]].q_len > 1, i, 0, a->row, bytes));
+            TRY(audit_get(a, &from, a->sc.at[i], &row));
+            TRY(audit_note(a, a->sc.row[a->sc.owner[i]].q_len > 1, i, 0, row, bytes));
         }
     }
     return CORUN_OK;

@@ -45,6 +45,8 @@ typedef struct audit {
     uint16_t *plain[3];                      /* rows of zero, huge and NaN */
     void *in[2], *out[2];                    /* dev: activations of max_tok rows */
     char *row;                               /* host: a row, or a page */
+    char *stage[3];                          /* host: rows on their way, of stage_bytes each */
+    size_t stage_bytes;
     audit_scene sc;
     uint64_t n_scene;
     int32_t n_spare;   /* the last pages: owned by nobody */
@@ -77,6 +79,27 @@ void audit_scene_row(audit *a, int32_t slot, int32_t pos, int32_t q_len, int32_t
                      const int32_t *page);
 /* Puts the step; afterwards the places of its tokens are known. */
 corun_status audit_scene_put(audit *a);
+
+/* ---- rows to and from the device ---- */
+
+/* Some rows at a time: for a device each copy is a round trip. */
+typedef struct audit_copy {
+    void *dev;
+    char *host;
+    size_t bytes;      /* of a row */
+    int32_t first, n;  /* rows [first, first + n) are in host */
+    int32_t room, all; /* most rows in host; rows on the device */
+} audit_copy;
+
+/* Of `all` rows; stage: 0 to 2, of copies that go on at once. */
+audit_copy audit_copy_of(audit *a, int stage, void *dev, size_t bytes, int32_t all);
+/* The next row, from 0 on; audit_put_end behind the last one. */
+corun_status audit_put(audit *a, audit_copy *c, const void *row);
+corun_status audit_put_end(audit *a, audit_copy *c);
+/* `all` rows of one byte. */
+corun_status audit_put_same(audit *a, void *dev, size_t bytes, int32_t all, int byte);
+/* Row `at`, until the next call. */
+corun_status audit_get(audit *a, audit_copy *c, int32_t at, const void **row);
 
 /* ---- the book ---- */
 

@@ -73,24 +73,23 @@ static corun_status put_inputs(audit *a, const form *f)
 {
     const audit_scene *c = &a->sc;
     for (int k = 0; k < 2; k++) {
-        size_t bytes = (size_t)f->in[k] * 2;
-        for (int32_t i = 0; bytes && i < c->n_tok; i++) {
-            int32_t at = k == 0 && f->in_wanted ? c->want_at[i] : c->at[i];
-            if (at < 0) continue;
-            TRY(a->o->dev_put(a->o, a->in[k], (size_t)at * bytes,
-                              audit_values(a, c->content[i], (uint32_t)k), bytes));
+        if (!f->in[k]) continue;
+        bool wanted = k == 0 && f->in_wanted;
+        audit_copy to = audit_copy_of(a, k, a->in[k], (size_t)f->in[k] * 2,
+                                      wanted ? a->o->n_want : a->o->n_tok);
+        for (int32_t i = 0; i < c->n_tok; i++) {
+            if ((wanted ? c->want_at[i] : c->at[i]) < 0) continue;
+            TRY(audit_put(a, &to, audit_values(a, c->content[i], (uint32_t)k)));
         }
+        TRY(audit_put_end(a, &to));
     }
     return CORUN_OK;
 }
 
 static corun_status poison(audit *a, const form *f, int byte)
 {
-    for (int k = 0; k < 2; k++) {
-        memset(a->row, byte, f->out[k]);
-        for (int32_t i = 0; f->out[k] && i < a->sc.n_tok; i++)
-            TRY(a->o->dev_put(a->o, a->out[k], (size_t)i * f->out[k], a->row, f->out[k]));
-    }
+    for (int k = 0; k < 2; k++)
+        if (f->out[k]) TRY(audit_put_same(a, a->out[k], f->out[k], a->sc.n_tok, byte));
     return CORUN_OK;
 }
 
@@ -118,18 +117,20 @@ static corun_status note_logits(audit *a, const form *f, bool poisoned)
 static corun_status note_rows(audit *a, const form *f)
 {
     const audit_scene *c = &a->sc;
+    const size_t bytes[3] = {f->out[0], f->out[1], f->changes_in ? (size_t)f->in[0] * 2 : 0};
+    void *const dev[3] = {a->out[0], a->out[1], a->in[0]};
+    audit_copy from[3];
+    for (int k = 0; k < 3; k++)
+        if (bytes[k])
+            from[k] = audit_copy_of(a, k, dev[k], bytes[k],
+                                    k < 2 && f->out_wanted ? a->o->n_want : a->o->n_tok);
     for (int32_t i = 0; i < c->n_tok; i++) {
         if (c->content[i] < 0) continue;
-        for (int k = 0; k < 2; k++) {
-            if (!f->out[k]) continue;
-            int32_t at = f->out_wanted ? c->want_at[i] : c->at[i];
-            TRY(a->o->dev_get(a->o, a->out[k], (size_t)at * f->out[k], a->row, f->out[k]));
-            TRY(audit_note(a, 0, i, (uint32_t)k, a->row, f->out[k]));
-        }
-        if (f->changes_in) {
-            size_t bytes = (size_t)f->in[0] * 2;
-            TRY(a->o->dev_get(a->o, a->in[0], (size_t)c->at[i] * bytes, a->row, bytes));
-            TRY(audit_note(a, 0, i, 2, a->row, bytes));
+        for (int k = 0; k < 3; k++) {
+            const void *row;
+            if (!bytes[k]) continue;
+            TRY(audit_get(a, &from[k], k < 2 && f->out_wanted ? c->want_at[i] : c->at[i], &row));
+            TRY(audit_note(a, 0, i, (uint32_t)k, row, bytes[k]));
         }
     }
     return CORUN_OK;
