@@ -40,61 +40,36 @@ typedef struct dense {
     void *buf[N_BUF];
 } dense;
 
-/* From the output of layer i's attention to the qkv product of the next layer, or to *y, which is
- * still to be added, behind the last one. */
-static corun_status half(dense *d, int32_t i, const void **y)
-{
-    model *m = &d->base;
-    ops *o = m->o;
-    float eps = m->cfg.eps;
-    void **b = d->buf;
-    const layer *l = &d->layer[i], *next = i + 1 < m->cfg.n_layer ? l + 1 : NULL;
-    bool done = false;
-    *y = b[BUF_Y];
-    if (o->between) {
-        ops_between all = {.o = l->o,
-                           .ffn_norm = l->ffn_norm,
-                           .gate_up = l->gate_up,
-                           .down = l->down,
-                           .next_norm = next ? next->attn_norm : NULL,
-                           .next_qkv = next ? next->qkv : NULL,
-                           .attn = b[BUF_ATTN],
-                           .h = b[BUF_H],
-                           .x = b[BUF_X],
-                           .y = b[BUF_Y],
-                           .act = b[BUF_ACT],
-                           .qkv = b[BUF_QKV],
-                           .eps = eps};
-        TRY(o->between(o, &all, &done));
-    }
-    if (done) return CORUN_OK;
-    TRY(o->matmul(o, OPS_ROWS_TOK, l->o, b[BUF_ATTN], OPS_BF16, b[BUF_Y]));
-    TRY(o->norm(o, OPS_ROWS_TOK, b[BUF_H], b[BUF_Y], l->ffn_norm, eps, b[BUF_X]));
-    TRY(o->matmul(o, OPS_ROWS_TOK, l->gate_up, b[BUF_X], OPS_BF16, b[BUF_GATE_UP]));
-    TRY(o->silu_mul(o, b[BUF_GATE_UP], b[BUF_ACT]));
-    TRY(o->matmul(o, OPS_ROWS_TOK, l->down, b[BUF_ACT], OPS_BF16, b[BUF_Y]));
-    if (!next) return CORUN_OK;
-    TRY(o->norm(o, OPS_ROWS_TOK, b[BUF_H], b[BUF_Y], next->attn_norm, eps, b[BUF_X]));
-    return o->matmul(o, OPS_ROWS_TOK, next->qkv, b[BUF_X], OPS_BF16, b[BUF_QKV]);
-}
-
 static corun_status run(dense *d)
 {
     model *m = &d->base;
     ops *o = m->o;
     float eps = m->cfg.eps;
     void **b = d->buf;
-    const void *y = NULL;
     TRY(o->embed(o, d->embed, b[BUF_H]));
     TRY(o->norm(o, OPS_ROWS_TOK, b[BUF_H], NULL, d->layer[0].attn_norm, eps, b[BUF_X]));
     TRY(o->matmul(o, OPS_ROWS_TOK, d->layer[0].qkv, b[BUF_X], OPS_BF16, b[BUF_QKV]));
     for (int32_t i = 0; i < m->cfg.n_layer; i++) {
-        const layer *l = &d->layer[i];
+        const layer *l = &d->layer[i], *next = i + 1 < m->cfg.n_layer ? l + 1 : NULL;
+        ops_between rest = {.o = l->o,
+                            .ffn_norm = l->ffn_norm,
+                            .gate_up = l->gate_up,
+                            .down = l->down,
+                            .next_norm = next ? next->attn_norm : NULL,
+                            .next_qkv = next ? next->qkv : NULL,
+                            .attn = b[BUF_ATTN],
+                            .h = b[BUF_H],
+                            .x = b[BUF_X],
+                            .y = b[BUF_Y],
+                            .pair = b[BUF_GATE_UP],
+                            .act = b[BUF_ACT],
+                            .qkv = b[BUF_QKV],
+                            .eps = eps};
         TRY(o->qkv_post(o, i, b[BUF_QKV], l->q_norm, l->k_norm, eps, d->rope, b[BUF_Q]));
         TRY(o->attention(o, i, b[BUF_Q], d->scale, b[BUF_ATTN]));
-        TRY(half(d, i, &y));
+        TRY(ops_run_between(o, &rest));
     }
-    return o->norm(o, OPS_ROWS_WANT, b[BUF_H], y, d->out_norm, eps, b[BUF_WANT]);
+    return o->norm(o, OPS_ROWS_WANT, b[BUF_H], b[BUF_Y], d->out_norm, eps, b[BUF_WANT]);
 }
 
 static corun_status forward(model *m, const step *s)

@@ -20,7 +20,6 @@ typedef struct form {
     corun_status (*run)(audit *a, const struct form *f);
     ops_weight *w;
     ops_between *between; /* weights, and buffers that are not compared */
-    void *gate_up;
 } form;
 
 static const float eps = 1e-5f;
@@ -51,19 +50,9 @@ static corun_status run_silu(audit *a, const form *f)
 /* What a step of the model does between two attentions: at once where the backend can. */
 static corun_status run_between(audit *a, const form *f)
 {
-    ops *o = a->o;
     ops_between b = *f->between;
-    bool done = false;
     b.h = a->in[0], b.attn = a->in[1], b.y = a->out[0], b.qkv = a->out[1];
-    TRY(o->between(o, &b, &done));
-    if (done) return CORUN_OK;
-    TRY(o->matmul(o, OPS_ROWS_TOK, b.o, b.attn, OPS_BF16, b.y));
-    TRY(o->norm(o, OPS_ROWS_TOK, b.h, b.y, b.ffn_norm, b.eps, b.x));
-    TRY(o->matmul(o, OPS_ROWS_TOK, b.gate_up, b.x, OPS_BF16, f->gate_up));
-    TRY(o->silu_mul(o, f->gate_up, b.act));
-    TRY(o->matmul(o, OPS_ROWS_TOK, b.down, b.act, OPS_BF16, b.y));
-    TRY(o->norm(o, OPS_ROWS_TOK, b.h, b.y, b.next_norm, b.eps, b.x));
-    return o->matmul(o, OPS_ROWS_TOK, b.next_qkv, b.x, OPS_BF16, b.qkv);
+    return ops_run_between(a->o, &b);
 }
 
 /* ---- one scene --------------------------------------------------------------------------------
@@ -75,7 +64,7 @@ static corun_status put_inputs(audit *a, const form *f)
     for (int k = 0; k < 2; k++) {
         if (!f->in[k]) continue;
         bool wanted = k == 0 && f->in_wanted;
-        audit_copy to = audit_copy_of(a, k, a->in[k], (size_t)f->in[k] * 2,
+        audit_copy to = audit_copy_of(a, 0, a->in[k], (size_t)f->in[k] * 2,
                                       wanted ? a->o->n_want : a->o->n_tok);
         for (int32_t i = 0; i < c->n_tok; i++) {
             if ((wanted ? c->want_at[i] : c->at[i]) < 0) continue;
@@ -358,7 +347,7 @@ static corun_status open_between(audit *a, const ops_product *p, const bool *bia
     TRY(st);
     TRY(a->o->dev_alloc(a->o, rows * (size_t)d->n_embd, &b->x));
     TRY(a->o->dev_alloc(a->o, rows * (size_t)d->n_ff, &b->act));
-    return a->o->dev_alloc(a->o, 2 * rows * (size_t)d->n_ff, &f->gate_up);
+    return a->o->dev_alloc(a->o, 2 * rows * (size_t)d->n_ff, &b->pair);
 }
 
 /* Where the backend has it: a layer's part of any number of rows, in steps of few and of many. */
@@ -382,7 +371,7 @@ static corun_status try_between(audit *a, const ops_product *p, const bool *bias
         o->weight_close(o, (ops_weight *)(uintptr_t)all[i]);
     o->dev_free(o, b.x);
     o->dev_free(o, b.act);
-    o->dev_free(o, f.gate_up);
+    o->dev_free(o, b.pair);
     return st;
 }
 

@@ -45,6 +45,21 @@ corun_status ops_open_cuda(ops **out, const ops_dims *d, const ops_open_opts *o)
 }
 #endif
 
+corun_status ops_run_between(ops *o, const ops_between *b)
+{
+    bool done = false;
+    if (o->between) TRY(o->between(o, b, &done));
+    if (done) return CORUN_OK;
+    TRY(o->matmul(o, OPS_ROWS_TOK, b->o, b->attn, OPS_BF16, b->y));
+    TRY(o->norm(o, OPS_ROWS_TOK, b->h, b->y, b->ffn_norm, b->eps, b->x));
+    TRY(o->matmul(o, OPS_ROWS_TOK, b->gate_up, b->x, OPS_BF16, b->pair));
+    TRY(o->silu_mul(o, b->pair, b->act));
+    TRY(o->matmul(o, OPS_ROWS_TOK, b->down, b->act, OPS_BF16, b->y));
+    if (!b->next_qkv) return CORUN_OK;
+    TRY(o->norm(o, OPS_ROWS_TOK, b->h, b->y, b->next_norm, b->eps, b->x));
+    return o->matmul(o, OPS_ROWS_TOK, b->next_qkv, b->x, OPS_BF16, b->qkv);
+}
+
 const char *ops_set_name(ops_set s)
 {
     static const char *const name[OPS_N_SET] = {"standard", "fixed", "canonical"};

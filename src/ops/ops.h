@@ -175,11 +175,11 @@ typedef struct ops_draw {
 
 /* What stands between two attentions: the product behind the first one, the feed-forward part, and
  * the next layer's norm and qkv product (both NULL behind the last layer). Buffers as the ops take
- * them. */
+ * them; pair: [tok][2 n_ff], between gate_up and silu_mul. */
 typedef struct ops_between {
     const ops_weight *o, *ffn_norm, *gate_up, *down, *next_norm, *next_qkv;
     const void *attn;
-    void *h, *x, *y, *act, *qkv;
+    void *h, *x, *y, *pair, *act, *qkv;
     float eps;
 } ops_between;
 
@@ -252,8 +252,9 @@ struct ops {
     /* gate_up[tok][2 n_ff] (gate first): out[tok][n_ff] = bf16(silu(gate)) * up */
     corun_status (*silu_mul)(ops *o, const void *gate_up, void *out);
 
-    /* NULL on a backend that has none. Where *done, all of b for the step's token rows, with the
-     * bits of the ops one after the other; else nothing, and the caller takes those. */
+    /* NULL on a backend that has none; callers take ops_run_between. Where *done, all of b but
+     * pair for the step's token rows, with the bits of the ops one after the other; else nothing.
+     */
     corun_status (*between)(ops *o, const ops_between *b, bool *done);
 
     /* fp32 logits of wanted rows [first, first + n) of x[n_want][n_embd] into the logits buffer;
@@ -281,6 +282,9 @@ struct ops {
     corun_status (*page_get)(ops *o, int32_t page, void *host);       /* page_bytes */
     corun_status (*page_put)(ops *o, int32_t page, const void *host); /* page_bytes */
 };
+
+/* All of b for the step's token rows: at once where the backend can, else op by op. */
+corun_status ops_run_between(ops *o, const ops_between *b);
 
 /* Opens a backend for a model's dimensions; configure comes before the first step. */
 corun_status ops_open_cpu(ops **out, const ops_dims *d, const ops_open_opts *o);
