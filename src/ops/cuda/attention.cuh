@@ -25,14 +25,6 @@ enum {
     ATTN_MAX_GROUP = 16
 };
 
-/* Kernels are for Hopper with its own instructions; for other targets they are empty, and
- * gpu_attn_open refuses the device. */
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define ATTN_HOPPER 1
-#else
-#define ATTN_HOPPER 0
-#endif
-
 struct __align__(16) attn_item
 {
     int32_t row, token; /* of the step: the row, and the first token row of the tile */

@@ -669,7 +669,7 @@ template <int D, int N> struct decode_cta {
 template <int D, int N>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) k_attn_decode(const attn_args at)
 {
-#if ATTN_HOPPER
+#if PTX_HOPPER
     extern __shared__ char memory[];
     decode_cta<D, N>(at, memory + (-shared_address(memory) & 1023)).run();
 #endif

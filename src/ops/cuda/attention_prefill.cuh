@@ -445,7 +445,7 @@ template <int D> struct prefill_rows {
 template <int D>
 __global__ void __launch_bounds__(PREFILL_THREADS, 1) k_attn_prefill(const attn_args at)
 {
-#if ATTN_HOPPER
+#if PTX_HOPPER
     using layout = prefill_layout<D>;
     extern __shared__ char memory[];
     char *shared = memory + (-shared_address(memory) & 1023);

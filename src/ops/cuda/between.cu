@@ -13,7 +13,7 @@
  * K upward, a step of 16 elements after the other; which CTA has it moves no bit. A tile of 64 may
  * reach behind the CTA's own rows, and behind the ring of weights into that of activations: what is
  * computed there is not stored. */
-#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
 extern "C" {
@@ -23,12 +23,6 @@ extern "C" {
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/gpu.h"
 #include "ops/cuda/wgmma.cuh"
-
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define BETWEEN_HOPPER 1
-#else
-#define BETWEEN_HOPPER 0
-#endif
 
 enum {
     O,
@@ -42,7 +36,7 @@ enum {
     CONSUMERS = 128,
     X_THREADS = 64,
     THREADS = CONSUMERS + 32 + X_THREADS,
-    MAX_PIECES = 4,     /* of 2,048 elements of a row that a norm keeps in registers */
+    MAX_PIECES = 8,     /* of 1,024 elements of a row that a norm keeps in registers */
     LINE = 128,         /* bytes of 64 elements of K: a box is 64 elements of some rows */
     MAX_BOXES = 6,      /* of a stage */
     MEMORY = 224 << 10, /* of both rings */
@@ -50,7 +44,7 @@ enum {
     LEAST_SLOTS = 3,
     LEAST_SLOT = 16 << 10,
     X_SLOTS = 4,
-    SUMS = (CONSUMERS + 1) * 4,
+    SUMS = 129 * 4, /* of dev_tree128 */
     /* numbers of mbarriers */
     W_FULL = 0,
     W_FREE = MAX_SLOTS,
@@ -75,6 +69,7 @@ static constexpr __host__ __device__ int w_ring(int nt)
 typedef struct part {
     int32_t n_out, n_in; /* of gate and up: n_ff */
     int32_t rows;        /* of a CTA */
+    int32_t lines;       /* of a box: rows, those of gate and of up */
     int32_t boxes;       /* of a stage */
 } part;
 
@@ -96,6 +91,7 @@ struct gpu_between {
     part p[PHASES];
     int32_t slot_bytes;
     unsigned long long *arrived;
+    PFN_cuTensorMapEncodeTiled_v12000 encode_map;
 };
 
 /* ---- device -------------------------------------------------------------------------------- */
@@ -115,8 +111,8 @@ struct ring_place {
 /* What the norm of a row needs and is there before its last addend; the gain of long rows is read
  * when it is used, for want of registers. */
 template <int PIECES> struct norm_row {
-    static constexpr bool KEPT = PIECES <= 2;
-    uint4 h[2][PIECES], gain[2][KEPT ? PIECES : 1];
+    static constexpr bool KEPT = PIECES <= 4;
+    uint4 h[PIECES], gain[KEPT ? PIECES : 1];
 };
 
 template <int NT> struct between_cta {
@@ -164,16 +160,16 @@ template <int NT> struct between_cta {
         ring_place at = {0, 1};
         for (int n = 0; n < a.last; n++) {
             const part &p = a.p[n];
-            const int row = first(p), rows = n == GATE_UP ? 2 * p.rows : p.rows;
+            const int row = first(p);
             if (row >= p.n_out) continue;
             for (int k = 0; k < p.n_in; k += 64 * p.boxes) {
                 const int boxes = min(p.boxes, (p.n_in - k) / 64);
                 const uint32_t full = barrier(W_FULL + at.slot);
                 barrier_wait(barrier(W_FREE + at.slot), at.parity);
                 if (lane == 0) {
-                    barrier_expect(full, (uint32_t)(boxes * rows * LINE));
+                    barrier_expect(full, (uint32_t)(boxes * p.lines * LINE));
                     uint32_t to = w_slot(at.slot);
-                    for (int i = 0; i < boxes; i++, to += rows * LINE) {
+                    for (int i = 0; i < boxes; i++, to += p.lines * LINE) {
                         tensor_load(to, &a.w[n], k + 64 * i, row, full, once);
                         if (n == GATE_UP)
                             tensor_load(to + p.rows * LINE, &a.w[n], k + 64 * i, p.n_out + row,
@@ -256,7 +252,7 @@ template <int NT> struct between_cta {
     {
         constexpr int N = PAIR ? 2 * T : T;
         const part &p = a.p[n];
-        const int rows = PAIR ? 2 * p.rows : p.rows, many = x_boxes(NT) / p.boxes;
+        const int many = x_boxes(NT) / p.boxes;
         float d[N][4 * NT];
         ring_place w_before = w;
         int stage = 0, ended = -1; /* ended: the slot of activations that the stage before ended */
@@ -267,7 +263,7 @@ template <int NT> struct between_cta {
             fence_async();
             uint32_t wa = wgmma_low(w_slot(w.slot));
             uint32_t xa = wgmma_low(x_slot(x.slot) + stage * p.boxes * X_BOX);
-            for (int i = 0; i < boxes; i++, wa += rows * LINE / 16, xa += X_BOX / 16) {
+            for (int i = 0; i < boxes; i++, wa += p.lines * LINE / 16, xa += X_BOX / 16) {
                 wgmma_fence();
 #pragma unroll
                 for (int e = 0; e < 4; e++)
@@ -324,22 +320,17 @@ template <int NT> struct between_cta {
         if (MOST > 2) product<MOST, PAIR>(n, w, x);
     }
 
-    DEVICE int element(int half, int piece) const
-    {
-        return 8 * ((int)threadIdx.x + CONSUMERS * half) + 2048 * piece;
-    }
+    DEVICE int element(int piece) const { return 8 * (int)threadIdx.x + 8 * CONSUMERS * piece; }
 
     template <int PIECES> DEVICE void load_row(norm_row<PIECES> &r, const uint16_t *gain) const
     {
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int piece = 0; piece < PIECES; piece++) {
-                const int i = element(half, piece);
-                if (i >= a.n_embd) continue;
-                r.h[half][piece] = __ldcg((const uint4 *)(a.h + blockIdx.x * a.n_embd + i));
-                if (norm_row<PIECES>::KEPT) r.gain[half][piece] = __ldg((const uint4 *)(gain + i));
-            }
+        for (int piece = 0; piece < PIECES; piece++) {
+            const int i = element(piece);
+            if (i >= a.n_embd) continue;
+            r.h[piece] = __ldcg((const uint4 *)(a.h + blockIdx.x * a.n_embd + i));
+            if (norm_row<PIECES>::KEPT) r.gain[piece] = __ldg((const uint4 *)(gain + i));
+        }
     }
 
     /* h = h + y and x = norm(h) of the CTA's row: 256 partial sums, two a thread, then a tree. */
@@ -348,57 +339,33 @@ template <int NT> struct between_cta {
         const size_t row = (size_t)blockIdx.x * a.n_embd;
         float part[2] = {0.0f, 0.0f}, v[8], add[8];
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int piece = 0; piece < PIECES; piece++) {
+            const int i = element(piece);
+            if (i >= a.n_embd) continue;
+            dev_widen8(r.h[piece], v);
+            dev_widen8(__ldcg((const uint4 *)(a.y + row + i)), add);
 #pragma unroll
-            for (int piece = 0; piece < PIECES; piece++) {
-                const int i = element(half, piece);
-                if (i >= a.n_embd) continue;
-                dev_widen8(r.h[half][piece], v);
-                dev_widen8(__ldcg((const uint4 *)(a.y + row + i)), add);
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    v[k] = dev_rounded(__fadd_rn(v[k], add[k]));
-                    part[half] = __fmaf_rn(v[k], v[k], part[half]);
-                }
-                r.h[half][piece] = dev_narrow8(v);
-                *(uint4 *)(a.h + row + i) = r.h[half][piece];
+            for (int k = 0; k < 8; k++) {
+                v[k] = dev_rounded(__fadd_rn(v[k], add[k]));
+                part[piece & 1] = __fmaf_rn(v[k], v[k], part[piece & 1]);
             }
-        const float f = scale_of(__fadd_rn(part[0], part[1]));
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int piece = 0; piece < PIECES; piece++) {
-                const int i = element(half, piece);
-                if (i >= a.n_embd) continue;
-                dev_widen8(r.h[half][piece], v);
-                dev_widen8(norm_row<PIECES>::KEPT ? r.gain[half][piece]
-                                                  : __ldg((const uint4 *)(gain + i)),
-                           add);
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    v[k] = __fmul_rn(add[k], dev_rounded(__fmul_rn(v[k], f)));
-                *(uint4 *)(a.x + row + i) = dev_narrow8(v);
-            }
-    }
-
-    /* The factor of a row from 128 partial sums, one a thread. */
-    DEVICE float scale_of(float part) const
-    {
-        float *s = sums();
-        const int t = threadIdx.x;
-        if (t >= 64) s[t] = part;
-        named_barrier(1, CONSUMERS);
-        if (t < 64) part = __fadd_rn(part, s[t + 64]);
-        if (t >= 32 && t < 64) s[t] = part;
-        named_barrier(1, CONSUMERS);
-        if (t < 32) {
-            part = __fadd_rn(part, s[t + 32]);
-#pragma unroll
-            for (int h = 16; h >= 1; h /= 2) part = __fadd_rn(part, __shfl_down_sync(~0u, part, h));
-            if (t == 0) s[CONSUMERS] = part;
+            r.h[piece] = dev_narrow8(v);
+            *(uint4 *)(a.h + row + i) = r.h[piece];
         }
-        named_barrier(1, CONSUMERS);
-        return __frsqrt_rn(__fadd_rn(__fmul_rn(s[CONSUMERS], a.inv), a.eps));
+        const float sum =
+            dev_tree128(__fadd_rn(part[0], part[1]), sums(), [] { named_barrier(1, CONSUMERS); });
+        const float f = __frsqrt_rn(__fadd_rn(__fmul_rn(sum, a.inv), a.eps));
+#pragma unroll
+        for (int piece = 0; piece < PIECES; piece++) {
+            const int i = element(piece);
+            if (i >= a.n_embd) continue;
+            dev_widen8(r.h[piece], v);
+            dev_widen8(norm_row<PIECES>::KEPT ? r.gain[piece] : __ldg((const uint4 *)(gain + i)),
+                       add);
+#pragma unroll
+            for (int k = 0; k < 8; k++) v[k] = __fmul_rn(add[k], dev_rounded(__fmul_rn(v[k], f)));
+            *(uint4 *)(a.x + row + i) = dev_narrow8(v);
+        }
     }
 
     /* All CTAs, then the norms of the rows, a CTA a row, then all CTAs. */
@@ -416,9 +383,9 @@ template <int NT> struct between_cta {
     DEVICE void norm_rows(const uint16_t *gain, unsigned long long &target) const
     {
         switch ((a.n_embd + 2047) / 2048) {
-        case 1: return norm_pieces<1>(gain, target);
-        case 2: return norm_pieces<2>(gain, target);
-        case 3: return norm_pieces<3>(gain, target);
+        case 1: return norm_pieces<2>(gain, target);
+        case 2: return norm_pieces<4>(gain, target);
+        case 3: return norm_pieces<6>(gain, target);
         default: return norm_pieces<MAX_PIECES>(gain, target);
         }
     }
@@ -458,7 +425,7 @@ template <int NT>
 static __global__ void __launch_bounds__(THREADS, 1)
     k_between(const __grid_constant__ between_args a)
 {
-#if BETWEEN_HOPPER
+#if PTX_HOPPER
     extern __shared__ char memory[];
     char *shared = memory + (-shared_address(memory) & 1023);
     /* The warp's number by a shuffle: uniform for the compiler. */
@@ -469,11 +436,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 /* ---- host ---------------------------------------------------------------------------------- */
-
-typedef CUresult (*encode_map)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                               const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 typedef void (*between_kernel)(const between_args);
 
@@ -496,20 +458,21 @@ static int32_t lay_out(gpu_between *b, const ops_dims *d)
     const int32_t out[PHASES] = {d->n_embd, d->n_ff, d->n_embd, q + 2 * kv};
     const int32_t in[PHASES] = {q, d->n_embd, d->n_ff, d->n_embd};
     const int32_t eights = 8 * b->g->sm_count;
-    if (d->n_embd > 2048 * MAX_PIECES) return 0;
+    if (d->n_embd > 8 * CONSUMERS * MAX_PIECES) return 0;
     int32_t share = 0, most = 0;
     b->slot_bytes = LEAST_SLOT;
     for (int n = 0; n < PHASES; n++) {
         part *p = &b->p[n];
-        *p = part{out[n], in[n], (out[n] + eights - 1) / eights * 8, 0};
+        const int32_t rows = (out[n] + eights - 1) / eights * 8;
+        *p = part{out[n], in[n], rows, n == GATE_UP ? 2 * rows : rows, 0};
         if (p->n_in % 64) return 0;
         share = max(share, p->rows);
-        b->slot_bytes = max(b->slot_bytes, (n == GATE_UP ? 2 : 1) * p->rows * LINE);
+        b->slot_bytes = max(b->slot_bytes, p->lines * LINE);
     }
     b->slot_bytes = (b->slot_bytes + 1023) / 1024 * 1024;
     for (int n = 0; n < PHASES; n++) {
         part *p = &b->p[n];
-        p->boxes = min(b->slot_bytes / ((n == GATE_UP ? 2 : 1) * p->rows * LINE), (int)MAX_BOXES);
+        p->boxes = min(b->slot_bytes / (p->lines * LINE), (int)MAX_BOXES);
     }
     for (const form *f = forms; f < forms + N_FORM; f++)
         if (f->ring / b->slot_bytes >= LEAST_SLOTS && share <= f->share)
@@ -547,16 +510,30 @@ static bool shared_with_others(int device)
     return true;
 }
 
+/* The driver's; NULL: it has none. */
+static PFN_cuTensorMapEncodeTiled_v12000 find_encode_map(void)
+{
+    void *f = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                         &found) == cudaSuccess &&
+        found == cudaDriverEntryPointSuccess)
+        return (PFN_cuTensorMapEncodeTiled_v12000)f;
+    (void)cudaGetLastError();
+    return NULL;
+}
+
 corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d)
 {
     *out = NULL;
-    if (g->cc != 90 || !g->encode_map || shared_with_others(g->device)) return CORUN_OK;
+    if (g->cc != 90 || shared_with_others(g->device)) return CORUN_OK;
     gpu_between *b = (gpu_between *)mem_alloc(1, sizeof *b, "kernel for few rows");
     if (!b) return CORUN_ENOMEM;
     b->g = g;
     b->n_embd = d->n_embd;
     b->most = lay_out(b, d);
-    if (!b->most) {
+    b->encode_map = find_encode_map();
+    if (!b->most || !b->encode_map) {
         mem_free(b);
         return CORUN_OK;
     }
@@ -592,10 +569,10 @@ static corun_status map_weights(const gpu_between *b, CUtensorMap *m, const void
     const cuuint64_t size[2] = {(cuuint64_t)p->n_in, (cuuint64_t)n_out};
     const cuuint64_t pitch[1] = {(cuuint64_t)p->n_in * 2};
     const cuuint32_t box[2] = {64, (cuuint32_t)p->rows}, step[2] = {1, 1};
-    const CUresult e = ((encode_map)b->g->encode_map)(
-        m, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)w, size, pitch, box, step,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult e =
+        b->encode_map(m, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)w, size, pitch, box, step,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (e != CUDA_SUCCESS)
         FAIL(CORUN_EDEVICE, "a tensor map of %lld x %d: driver error %d", (long long)n_out, p->n_in,
              (int)e);

@@ -48,4 +48,24 @@ static __device__ __forceinline__ float dev_silu(float g)
     return dev_rounded(__fdiv_rn(g, __fadd_rn(1.0f, e)));
 }
 
+/* 128 partials, of threads 0 to 127, to their tree sum, in every thread. s: 129 floats of shared
+ * memory; sync: a barrier of all threads that call. */
+template <class S> static __device__ __forceinline__ float dev_tree128(float part, float *s, S sync)
+{
+    const int t = threadIdx.x;
+    if (t >= 64 && t < 128) s[t] = part;
+    sync();
+    if (t < 64) part = __fadd_rn(part, s[t + 64]);
+    if (t >= 32 && t < 64) s[t] = part;
+    sync();
+    if (t < 32) {
+        part = __fadd_rn(part, s[t + 32]);
+#pragma unroll
+        for (int h = 16; h >= 1; h /= 2) part = __fadd_rn(part, __shfl_down_sync(~0u, part, h));
+        if (t == 0) s[128] = part;
+    }
+    sync();
+    return s[128];
+}
+
 #endif

@@ -88,13 +88,6 @@ corun_status gpu_open(gpu *g, int want)
         FAIL(CORUN_EDEVICE, "cublasLtCreate: %s", cublasLtGetStatusString(st));
     g->lt = h;
     g->lt_version = cublasLtGetVersion();
-    enum cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &g->encode_map, 12000,
-                                         cudaEnableDefault, &found) != cudaSuccess ||
-        found != cudaDriverEntryPointSuccess) {
-        (void)cudaGetLastError();
-        g->encode_map = NULL; /* few rows then take the way of many */
-    }
     return CORUN_OK;
 }
 

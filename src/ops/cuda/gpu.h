@@ -24,9 +24,8 @@ extern "C" {
 typedef struct gpu {
     int device, sm_count, cc; /* cc: 90 is Hopper */
     char name[64];
-    void *stream;     /* cudaStream_t */
-    void *lt;         /* cublasLtHandle_t */
-    void *encode_map; /* the driver's cuTensorMapEncodeTiled, or NULL */
+    void *stream; /* cudaStream_t */
+    void *lt;     /* cublasLtHandle_t */
     size_t lt_version;
 } gpu;
 

@@ -11,6 +11,14 @@
 
 #define DEVICE __device__ __forceinline__
 
+/* Whether Hopper's own instructions compile. For other targets kernels that need them are empty,
+ * and their hosts refuse the device. */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define PTX_HOPPER 1
+#else
+#define PTX_HOPPER 0
+#endif
+
 /* ---- warp-level instructions */
 
 DEVICE float ex2(float x)

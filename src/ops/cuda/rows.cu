@@ -101,26 +101,13 @@ static __device__ __forceinline__ void store8(uint16_t *row, int32_t i, int32_t 
 /* 256 partials, one a thread, to their tree sum, in every thread. */
 static __device__ float tree256(float part)
 {
-    __shared__ float s[128];
-    __shared__ float total;
+    __shared__ float s[129];
     const int t = threadIdx.x;
     if (t >= 128) s[t - 128] = part;
     __syncthreads();
-    if (t < 128) part = part + s[t];
+    if (t < 128) part = __fadd_rn(part, s[t]);
     __syncthreads();
-    if (t >= 64 && t < 128) s[t] = part;
-    __syncthreads();
-    if (t < 64) part = part + s[t + 64];
-    if (t >= 32 && t < 64) s[t] = part;
-    __syncthreads();
-    if (t < 32) {
-        part = part + s[t + 32];
-#pragma unroll
-        for (int h = 16; h >= 1; h /= 2) part = part + __shfl_down_sync(~0u, part, h);
-        if (t == 0) total = part;
-    }
-    __syncthreads();
-    return total;
+    return dev_tree128(part, s, [] { __syncthreads(); });
 }
 
 /* A block of 256 threads a row, which stays in registers: thread t holds the elements of its

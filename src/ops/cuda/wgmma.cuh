@@ -43,9 +43,9 @@ DEVICE uint64_t wgmma_matrix(uint32_t address, uint32_t lead, uint32_t stride, u
 /* The same in halves: lines of 128 bytes in groups of eight, swizzled, where only the low half
  * moves: by 2 for 32 bytes. The uniform registers that it is made in are slow: what a loop adds to
  * is made before it. */
-DEVICE uint32_t wgmma_low(uint32_t address) { return (address & 0x3ffff) >> 4 | 1 << 16; }
+DEVICE uint32_t wgmma_low(uint32_t address) { return (uint32_t)wgmma_matrix(address, 16, 1024, 1); }
 
-DEVICE uint64_t wgmma_lines(uint32_t low) { return 0x4000004000000000u | low; }
+DEVICE uint64_t wgmma_lines(uint32_t low) { return wgmma_matrix(0, 0, 1024, 1) | low; }
 
 /* d = a·b, or d += a·b where add is not 0. Both matrices in shared memory, K innermost. */
 DEVICE void wgmma_shared(float (&d)[4], uint64_t a, uint64_t b, int add)
