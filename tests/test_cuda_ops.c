@@ -684,19 +684,31 @@ static void between_rows(const ops_dims *d)
     close_scene(&s);
 }
 
-/* Two instances of a device at once, as an engine's and its audit's: each has the kernel, and its
- * CTAs do not keep the other's from starting. */
+/* As a step: as it is, then recorded, then replayed. */
+static void step_between(scene *s, int layers)
+{
+    bool replay;
+    ok(s->o->record(s->o, &replay));
+    if (replay) return;
+    for (int i = 0; i < layers; i++) assert_true(run_between(s, 0, false));
+    ok(s->o->record_end(s->o, CORUN_OK));
+}
+
+/* Two instances of a device at once, as an engine's and its audit's: each has the kernel, and their
+ * CTAs do not keep each other from starting, as they are and in graphs. */
 static void between_beside(const ops_dims *d)
 {
-    enum { TURNS = 200 };
+    enum { LAYERS = 20, STEPS = 30, TURNS = LAYERS * STEPS };
     scene s[2];
     for (int i = 0; i < 2; i++) {
         open_scene(&s[i], d, false, i ? s[0].o : NULL);
         put_decode_step(s[i].o, MOST);
         fill_scene(&s[i], 11);
     }
-    for (int turn = 0; turn < TURNS; turn++)
+    for (int turn = 0; turn < LAYERS; turn++)
         for (int i = 0; i < 2; i++) assert_true(run_between(&s[i], 0, false));
+    for (int step = 1; step < STEPS; step++)
+        for (int i = 0; i < 2; i++) step_between(&s[i], LAYERS);
     for (int turn = 0; turn < TURNS; turn++) { /* alone */
         assert_true(run_between(&s[0], 1, false));
         get(s[0].o, s[0].buf[1][0], s[0].host[1][0], bytes_of(&s[0], 0));

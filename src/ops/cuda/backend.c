@@ -247,7 +247,12 @@ static corun_status cuda_between(ops *o, const ops_between *b, bool *done)
         p.bias[3] = b->next_qkv->bias;
         p.gain[1] = b->next_norm->w;
     }
-    return gpu_between_run(c->between, c->s.n_tok, &p);
+    if (c->recording) {
+        c->recording->between = true;
+        return gpu_between_run(c->between, c->s.n_tok, &p);
+    }
+    TRY(gpu_between_enter(c->between));
+    return gpu_between_leave(c->between, gpu_between_run(c->between, c->s.n_tok, &p));
 }
 
 static corun_status cuda_logits(ops *o, const ops_weight *w, const void *x, int32_t first,

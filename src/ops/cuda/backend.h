@@ -25,7 +25,8 @@ struct ops_rope {
 /* A decode shape: seen once without a recording, recorded the second time, then replayed. */
 typedef struct cuda_graph {
     int32_t n_tok, n_want, max_end;
-    void *exec; /* cudaGraphExec_t, NULL: not recorded yet */
+    void *exec;   /* cudaGraphExec_t, NULL: not recorded yet */
+    bool between; /* between.cu is in it */
 } cuda_graph;
 
 typedef struct cuda {

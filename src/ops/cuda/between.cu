@@ -6,8 +6,8 @@
  * while the others wait for each other; two warps bring the activations, well ahead, since behind
  * so many copies of weights they take microseconds; a warpgroup multiplies (weights on the
  * 64-side), and norms a row where the CTA has one. Between the products all CTAs of the card wait
- * for each other, so they must be there together: a cooperative launch, which may begin while the
- * kernel before ends. Bound: reading the weights once.
+ * for each other, so each must find room while the others wait: there is one a multiprocessor, and
+ * nothing beside it that waits for it (gpu_between_enter). Bound: reading the weights once.
  * Reduction order: docs/numerics.md, section 1 (products) and 2 (norm), as rows.cu and the
  * library's admitted kernels have it. Level: phase. Invariant: each output is one accumulator over
  * K upward, a step of 16 elements after the other; which CTA has it moves no bit. A tile of 64 may
@@ -15,6 +15,7 @@
  * computed there is not stored. */
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
+#include <pthread.h>
 
 extern "C" {
 #include "base/mem.h"
@@ -92,6 +93,7 @@ struct gpu_between {
     int32_t slot_bytes;
     unsigned long long *arrived;
     PFN_cuTensorMapEncodeTiled_v12000 encode_map;
+    cudaEvent_t done; /* its last turn */
 };
 
 /* ---- device -------------------------------------------------------------------------------- */
@@ -273,12 +275,12 @@ template <int NT> struct between_cta {
                         wgmma_shared(d[t], wgmma_lines(wa + row * LINE / 16 + 2 * e),
                                      wgmma_lines(xa + 2 * e), e > 0 || k + i > 0);
                     }
-            }
-            wgmma_commit();
-            if (k > 0) {
-                wgmma_wait_until<1>();
-                barrier_arrive(barrier(W_FREE + w_before.slot));
-                if (ended >= 0) barrier_arrive(barrier(X_FREE + ended));
+                wgmma_commit();
+                if (i == 0 && k > 0) {
+                    wgmma_wait_until<1>();
+                    barrier_arrive(barrier(W_FREE + w_before.slot));
+                    if (ended >= 0) barrier_arrive(barrier(X_FREE + ended));
+                }
             }
             w_before = w;
             w.next(a.slots);
@@ -480,25 +482,54 @@ static int32_t lay_out(gpu_between *b, const ops_dims *d)
     return most;
 }
 
-/* In the stream of g, behind what is there. Without `cooperative` the first CTAs would begin while
- * others lack room, and where programs take turns on the device, that may last. */
-static corun_status launch(const gpu_between *b, const form *f, between_args *a)
+/* In the stream of g, behind what is there. A cooperative launch (`together`) is refused where not
+ * all CTAs have room at once, and waits for the kernel before to end; another begins while that one
+ * ends, where it allows it. */
+static corun_status launch(const gpu_between *b, const form *f, between_args *a, bool together)
 {
-    cudaLaunchAttribute attr[2] = {};
-    attr[0].id = cudaLaunchAttributeCooperative;
-    attr[0].val.cooperative = 1;
-    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attr = {};
+    if (together) {
+        attr.id = cudaLaunchAttributeCooperative;
+        attr.val.cooperative = 1;
+    } else {
+        attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attr.val.programmaticStreamSerializationAllowed = 1;
+    }
     cudaLaunchConfig_t c = {};
     c.gridDim = dim3((unsigned)b->g->sm_count);
     c.blockDim = dim3(THREADS);
     c.dynamicSmemBytes = BYTES;
     c.stream = (cudaStream_t)b->g->stream;
-    c.attrs = attr;
-    c.numAttrs = 2;
+    c.attrs = &attr;
+    c.numAttrs = 1;
     void *args[] = {a};
     return gpu_status((int)cudaLaunchKernelExC(&c, (const void *)f->kernel, args),
                       "kernel for few rows");
+}
+
+/* Whose turn was the last on a device; NULL: nothing of it is left. */
+enum { MAX_DEVICES = 64 };
+static pthread_mutex_t turns = PTHREAD_MUTEX_INITIALIZER;
+static const gpu_between *last_turn[MAX_DEVICES];
+
+corun_status gpu_between_enter(const gpu_between *b)
+{
+    pthread_mutex_lock(&turns);
+    const gpu_between *other = last_turn[b->g->device];
+    if (!other || other == b) return CORUN_OK;
+    const corun_status st = gpu_status(
+        (int)cudaStreamWaitEvent((cudaStream_t)b->g->stream, other->done, 0), "another's turn");
+    if (st != CORUN_OK) pthread_mutex_unlock(&turns);
+    return st;
+}
+
+corun_status gpu_between_leave(const gpu_between *b, corun_status st)
+{
+    const corun_status recorded =
+        gpu_status((int)cudaEventRecord(b->done, (cudaStream_t)b->g->stream), "turn");
+    last_turn[b->g->device] = b;
+    pthread_mutex_unlock(&turns);
+    return st == CORUN_OK ? recorded : st;
 }
 
 /* Programs may share the SMs (MPS). */
@@ -526,7 +557,7 @@ static PFN_cuTensorMapEncodeTiled_v12000 find_encode_map(void)
 corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d)
 {
     *out = NULL;
-    if (g->cc != 90 || shared_with_others(g->device)) return CORUN_OK;
+    if (g->cc != 90 || g->device >= MAX_DEVICES || shared_with_others(g->device)) return CORUN_OK;
     gpu_between *b = (gpu_between *)mem_alloc(1, sizeof *b, "kernel for few rows");
     if (!b) return CORUN_ENOMEM;
     b->g = g;
@@ -538,14 +569,15 @@ corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d
         return CORUN_OK;
     }
     corun_status st = gpu_alloc(g, (void **)&b->arrived, sizeof *b->arrived, "counter of CTAs");
-    bool room = st == CORUN_OK;
+    bool room =
+        st == CORUN_OK && cudaEventCreateWithFlags(&b->done, cudaEventDisableTiming) == cudaSuccess;
     for (int f = 0; f < N_FORM && room; f++)
         room =
             cudaFuncSetAttribute((const void *)forms[f].kernel,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES) == cudaSuccess;
     between_args none = {}; /* of no part */
     none.arrived = b->arrived;
-    if (room && launch(b, forms, &none) == CORUN_OK) {
+    if (room && launch(b, forms, &none, true) == CORUN_OK) {
         *out = b;
     } else {
         (void)cudaGetLastError();
@@ -559,6 +591,11 @@ int32_t gpu_between_rows(const gpu_between *b) { return b ? b->most : 0; }
 void gpu_between_close(gpu_between *b)
 {
     if (!b) return;
+    (void)gpu_sync(b->g, "kernel for few rows"); /* what failed there was told before */
+    pthread_mutex_lock(&turns);
+    if (last_turn[b->g->device] == b) last_turn[b->g->device] = NULL;
+    pthread_mutex_unlock(&turns);
+    if (b->done) cudaEventDestroy(b->done);
     gpu_free(b->arrived);
     mem_free(b);
 }
@@ -605,5 +642,5 @@ corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_par
     a.n_embd = b->n_embd;
     a.slots = min(f->ring / b->slot_bytes, (int)MAX_SLOTS);
     a.slot_bytes = b->slot_bytes;
-    return launch(b, f, &a);
+    return launch(b, f, &a, false);
 }

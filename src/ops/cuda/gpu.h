@@ -126,8 +126,8 @@ typedef struct gpu_between_part {
     void *h, *x, *y, *act, *qkv;
     float eps;
 } gpu_between_part;
-/* *out NULL: it does not take these sizes or this device, has no room for all of its CTAs, which
- * wait for each other, at once, or programs share the device's SMs (MPS). */
+/* *out NULL: it does not take these sizes or this device, has no room for all of its CTAs at once,
+ * or programs share the device's SMs (MPS). */
 corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d);
 /* Most rows of a step that it takes; 0 for NULL. */
 int32_t gpu_between_rows(const gpu_between *b);
@@ -136,6 +136,12 @@ void gpu_between_close(gpu_between *b);
  * attn, h += y, x = norm(h), act = silu(gate x) up x, y = down act, and where there is a next layer
  * h += y, x = norm(h), qkv x. */
 corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_part *p);
+/* Its CTAs wait for each other, so two instances of a process must not each have some of a device.
+ * Around run, or around the launch of a graph that was recorded with it: behind enter the stream
+ * waits for the last other instance that left. leave is due after an enter that did not fail, takes
+ * the status of what was launched and returns it or its own. */
+corun_status gpu_between_enter(const gpu_between *b);
+corun_status gpu_between_leave(const gpu_between *b, corun_status st);
 
 /* ---- rows.cu -------------------------------------------------------------------------------- */
 

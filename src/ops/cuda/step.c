@@ -196,6 +196,13 @@ static cuda_graph *place(cuda *c)
     return g;
 }
 
+static corun_status launch(const cuda *c, const cuda_graph *g)
+{
+    if (g->between) TRY(gpu_between_enter(c->between));
+    corun_status st = gpu_status((int)cudaGraphLaunch(g->exec, c->g.stream), "graph of the step");
+    return g->between ? gpu_between_leave(c->between, st) : st;
+}
+
 corun_status cuda_record(ops *o, bool *replay)
 {
     cuda *c = cuda_of(o);
@@ -209,7 +216,7 @@ corun_status cuda_record(ops *o, bool *replay)
     }
     if (g->exec) {
         *replay = true;
-        return gpu_status((int)cudaGraphLaunch(g->exec, c->g.stream), "graph of the step");
+        return launch(c, g);
     }
     CUDA(cudaStreamBeginCapture(c->g.stream, cudaStreamCaptureModeThreadLocal), "recording");
     c->recording = g;
@@ -231,5 +238,5 @@ corun_status cuda_record_end(ops *o, corun_status st)
     if (made) cudaGraphDestroy(made);
     TRY(st);
     g->exec = exec;
-    return gpu_status((int)cudaGraphLaunch(exec, c->g.stream), "graph of the step");
+    return launch(c, g);
 }
