@@ -3,9 +3,15 @@
 #include "cuda_fixture.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 #include "base/num.h"
 #include "ops/ref_mma.h"
+
+#ifdef CORUN_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 static ops_dims dims(int32_t n_embd, int32_t n_ff)
 {
@@ -695,7 +701,7 @@ static void step_between(scene *s, int layers)
 }
 
 /* Two instances of a device at once, as an engine's and its audit's: each has the kernel, and their
- * CTAs do not keep each other from starting, as they are and in graphs. */
+ * CTAs do not keep each other from starting, as it is and in graphs. */
 static void between_beside(const ops_dims *d)
 {
     enum { LAYERS = 20, STEPS = 30, TURNS = LAYERS * STEPS };
@@ -707,7 +713,7 @@ static void between_beside(const ops_dims *d)
     }
     for (int turn = 0; turn < LAYERS; turn++)
         for (int i = 0; i < 2; i++) assert_true(run_between(&s[i], 0, false));
-    for (int step = 1; step < STEPS; step++)
+    for (int n = 1; n < STEPS; n++)
         for (int i = 0; i < 2; i++) step_between(&s[i], LAYERS);
     for (int turn = 0; turn < TURNS; turn++) { /* alone */
         assert_true(run_between(&s[0], 1, false));
@@ -720,6 +726,40 @@ static void between_beside(const ops_dims *d)
             same_bytes(s[i].host[0][k], s[0].host[1][k], bytes_of(&s[i], k), "%s, instance %d",
                        buf_name[k], i);
         }
+    }
+    for (int i = 1; i >= 0; i--) close_scene(&s[i]);
+}
+
+static void hold(void *until)
+{
+    while (!atomic_load((atomic_bool *)until)) usleep(1000);
+}
+
+/* What an instance gives waits for the turn of another one: as a step that is run as it is,
+ * recorded, replayed, and without a recording. */
+static void between_turns(const ops_dims *d)
+{
+    scene s[2];
+    for (int i = 0; i < 2; i++) {
+        open_scene(&s[i], d, false, i ? s[0].o : NULL);
+        put_decode_step(s[i].o, MOST);
+        ok(gpu_sync(&cuda_of(s[i].o)->g, "the scene"));
+    }
+    for (int form = 0; form < 4; form++) {
+        const cuda *holder = cuda_of(s[0].o), *other = cuda_of(s[1].o);
+        atomic_bool until = false;
+        ok(gpu_between_enter(holder->between));
+        assert_int_equal(cudaLaunchHostFunc(holder->g.stream, hold, &until), cudaSuccess);
+        ok(gpu_between_leave(holder->between, CORUN_OK));
+        if (form == 3)
+            assert_true(run_between(&s[1], 0, false));
+        else
+            step_between(&s[1], 1);
+        usleep(20000);
+        const cudaError_t waits = cudaStreamQuery(other->g.stream);
+        atomic_store(&until, true);
+        assert_int_equal(waits, cudaErrorNotReady);
+        for (int i = 0; i < 2; i++) ok(gpu_sync(&cuda_of(s[i].o)->g, "the turns"));
     }
     for (int i = 1; i >= 0; i--) close_scene(&s[i]);
 }
@@ -806,6 +846,7 @@ static void test_between_beside(void **state)
     static const ops_dims d = {2, 1024, 16, 8, 128, 3072, 130};
     if (!on_h200()) skip();
     between_beside(&d);
+    between_turns(&d);
 #endif
 }
 
