@@ -212,31 +212,39 @@ template <int D> struct prefill_rows {
         named_arrive(PREFILL_TURN_BARRIER + (group ^ 1), PREFILL_CONSUMERS);
     }
 
+    /* Low halves of the matrices of stage n. */
+    DEVICE uint32_t keys(uint32_t n) const
+    {
+        return wgmma_low(base + layout::K) + n % PREFILL_STAGES * (layout::MATRIX / 16);
+    }
+    DEVICE uint32_t values(uint32_t n) const
+    {
+        return wgmma_low(base + layout::V, BLOCK_HALF) + n % PREFILL_STAGES * (layout::MATRIX / 16);
+    }
+
     /* Starts s = q·K of the block in stage n. */
     DEVICE void start_scores(uint32_t n)
     {
-        uint32_t query = base + layout::QUERY + group * 64 * ATTN_LINE;
-        uint32_t k_block = base + layout::K + n % PREFILL_STAGES * layout::MATRIX;
+        const uint32_t query = wgmma_low(base + layout::QUERY + group * 64 * ATTN_LINE);
+        const uint32_t key = keys(n);
         wait_full(layout::K_FULL, n);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
-            wgmma_shared(
-                s, wgmma_matrix(query + (k >> 2) * layout::QUERY_HALF + (k & 3) * 32, 16, 1024, 1),
-                wgmma_matrix(k_block + (k >> 2) * BLOCK_HALF + (k & 3) * 32, 16, 1024, 1), k > 0);
+            wgmma_shared(s, wgmma_lines(query + (k >> 2) * (layout::QUERY_HALF / 16) + (k & 3) * 2),
+                         wgmma_lines(key + (k >> 2) * (BLOCK_HALF / 16) + (k & 3) * 2), k > 0);
         wgmma_commit();
     }
 
     /* Starts o += P·V. */
     DEVICE void start_values(uint32_t n)
     {
-        uint32_t v_block = base + layout::V + n % PREFILL_STAGES * layout::MATRIX;
+        const uint32_t value = values(n);
         wait_full(layout::V_FULL, n);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < ATTN_BLOCK / 16; k++)
-            wgmma_registers<1>(o, packed + 4 * k,
-                               wgmma_matrix(v_block + k * 2048, BLOCK_HALF, 1024, 1), 1);
+            wgmma_registers<1>(o, packed + 4 * k, wgmma_lines(value + k * 128), 1);
         wgmma_commit();
     }
 
@@ -378,9 +386,10 @@ template <int D> struct prefill_rows {
         if (edge(first)) mask(first);
         weights();
         pack_weights();
-        for (int j = 1; j < count; j++) {
+        for (int j = 1, of_chunk = 1; j < count; j++, of_chunk++) {
             int block = first + j;
-            bool begins = block % item.chunk == 0;
+            bool begins = of_chunk == item.chunk;
+            if (begins) of_chunk = 0;
             float old_t[2] = {t[0], t[1]}, old_l[2] = {l[0], l[1]};
             for (int r = 0; r < 2; r++) { /* begin_chunk */
                 t[r] = begins ? -INFINITY : t[r];

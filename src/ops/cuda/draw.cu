@@ -1,8 +1,9 @@
 /* draw.cu - one row of logits to its draw and its log-probabilities, in five kernels:
  *   k_begin   a block an item: clears its work, marks the ids that would complete a bad word
- *   k_max     a warp blocks of 128 ids: are the raw logits finite, the largest processed one
+ *   k_max     a warp blocks of 128 ids: are the raw logits finite, the largest processed one, and
+ *             the block sums of the log-softmax of raw logits
  *   k_filter  a block an item: the borders of top-k, min-p and top-p, by radix selection
- *   k_draw    a warp blocks of 128 ids: noise and scores, the block sums of the log-softmax
+ *   k_draw    a warp blocks of 128 ids: noise and scores, the block sums of processed logits
  *   k_end     a block an item: the token, the fold of the blocks, alternatives, the slot's state
  * The arithmetic and its order stand in ops/sample.h. Sums of masses are integers, maxima have no
  * order, a block sum is one warp's tree, the fold is one thread's loop. Level: phase.
@@ -175,6 +176,44 @@ static __global__ void __launch_bounds__(128) k_begin(const draw_args a)
     if (it.row >= 0 && it.slot >= 0 && a.slot[it.slot].n_bad > 0) mark_banned(a, it.slot);
 }
 
+/* Whether log-probabilities are of raw logits, so that they hang on no maximum of the row. */
+static __device__ __forceinline__ bool raw_reported(const draw_args &a, const view &v)
+{
+    return v.scored || !a.processed;
+}
+
+static __device__ __forceinline__ bool wants_sums(const view &v)
+{
+    return v.scored || v.s.n_top >= 0;
+}
+
+/* Sum of exponentials and largest value of block b of item i, as the definition orders them. */
+static __device__ void sum_block(const draw_args &a, const view &v, float max, int32_t i, int32_t b)
+{
+    const int32_t lane = threadIdx.x % 32;
+    float y[4];
+    int32_t key = KEY_NONE;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        y[r] = reported(a, v, max, b * BLOCK + 32 * r + lane);
+        key = ::max(key, key_of(y[r]));
+    }
+    const int32_t m = __reduce_max_sync(FULL, key);
+    const float sub = m == KEY_MASKED ? 0.0f : key_float(m);
+    float s = 0.0f;
+    int32_t id = INT32_MAX;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        s = s + num_exp2f((y[r] - sub) * SAMPLE_LOG2E);
+        if (key_of(y[r]) == m) id = min(id, b * BLOCK + 32 * r + lane);
+    }
+    for (int h = 16; h > 0; h /= 2) s = s + __shfl_down_sync(FULL, s, h);
+    id = __reduce_min_sync(FULL, id);
+    if (lane) return;
+    a.block_s[(int64_t)i * a.n_block + b] = s;
+    a.block_y[(int64_t)i * a.n_block + b] = packed(m, id);
+}
+
 /* ---- k_max --------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(32 * WARPS) k_max(const draw_args a)
@@ -183,6 +222,7 @@ static __global__ void __launch_bounds__(32 * WARPS) k_max(const draw_args a)
     const draw_item it = a.item[i];
     if (it.row < 0) return;
     const view v = view_of(a, it);
+    const bool sums = wants_sums(v) && raw_reported(a, v);
     int32_t most = KEY_MASKED;
     uint32_t bad = 0;
     for (int32_t b = blockIdx.y * WARPS + threadIdx.x / 32; b < a.n_block; b += gridDim.y * WARPS) {
@@ -194,6 +234,7 @@ static __global__ void __launch_bounds__(32 * WARPS) k_max(const draw_args a)
             bad |= (uint32_t)((num_bits_f(v.logit[id]) << 1) >= 0xff000000u);
             key = max(key, key_of(processed(v, id)));
         }
+        if (sums) sum_block(a, v, 0.0f, i, b);
         key = __reduce_max_sync(FULL, key);
         if (lane == 0) a.block_x[(int64_t)i * a.n_block + b] = key;
         most = max(most, key);
@@ -403,59 +444,44 @@ static __device__ __forceinline__ bool out_of_reach(float d, float n, float reac
     return d - 0.6931472f * l + 0.01f - 1e-4f * d < reached;
 }
 
+static __device__ __forceinline__ float noise(uint32_t word)
+{
+    const float n = (float)word * 0x1p-32f;
+    return n + 0x1p-33f;
+}
+
 /* The leading candidate of the four ids from `first` on, where one reaches so far. */
 static __device__ uint64_t candidates(const view &v, const draw_work &w, float max, float reached,
                                       int32_t first)
 {
     uint64_t best = 0;
     uint32_t c[4] = {(uint32_t)first >> 2, (uint32_t)v.pos, PHILOX_PURPOSE_DRAW, 0};
-    if (!v.plain) philox4x32(c, (uint32_t)v.s.seed, (uint32_t)(v.s.seed >> 32));
+    float x[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) x[k] = processed(v, first + k);
+    if (!v.plain) {
+        philox4x32(c, (uint32_t)v.s.seed, (uint32_t)(v.s.seed >> 32));
+        const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+        const uint32_t least = min(min(c[0], c[1]), min(c[2], c[3]));
+        if (out_of_reach(distance(top, max, v.s.temperature), noise(least), reached)) return 0;
+    }
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        const int32_t id = first + k;
-        const float x = processed(v, id);
-        const int32_t key = key_of(x);
+        const int32_t id = first + k, key = key_of(x[k]);
         if (key == KEY_MASKED) continue;
         if (v.plain) {
             best = larger(best, packed(key, id));
             continue;
         }
         if (unsigned_key(key) < w.border) continue;
-        const float d = distance(x, max, v.s.temperature);
+        const float d = distance(x[k], max, v.s.temperature);
         if (w.least > 0 && mass_of(d) < w.least) continue;
-        float n = (float)c[k] * 0x1p-32f;
-        n = n + 0x1p-33f;
+        const float n = noise(c[k]);
         if (out_of_reach(d, n, reached)) continue;
         const float e = -num_log1pf(-n);
         best = larger(best, packed(key_of(d - num_logf(e)), id));
     }
     return best;
-}
-
-/* Sum of exponentials and largest value of a block, as the definition orders them. */
-static __device__ float block_sum(const draw_args &a, const view &v, float max, int32_t b,
-                                  uint64_t *top)
-{
-    const int32_t lane = threadIdx.x % 32;
-    float y[4];
-    int32_t key = KEY_NONE;
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-        y[r] = reported(a, v, max, b * BLOCK + 32 * r + lane);
-        key = ::max(key, key_of(y[r]));
-    }
-    const int32_t m = __reduce_max_sync(FULL, key);
-    const float sub = m == KEY_MASKED ? 0.0f : key_float(m);
-    float s = 0.0f;
-    int32_t id = INT32_MAX;
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-        s = s + num_exp2f((y[r] - sub) * SAMPLE_LOG2E);
-        if (key_of(y[r]) == m) id = min(id, b * BLOCK + 32 * r + lane);
-    }
-    for (int h = 16; h > 0; h /= 2) s = s + __shfl_down_sync(FULL, s, h);
-    *top = packed(m, __reduce_min_sync(FULL, id));
-    return s;
 }
 
 /* Block b's part in the draw. `best` is the leading candidate that this warp knows of. */
@@ -472,8 +498,8 @@ static __device__ void draw_block(const draw_args &a, const view &v, const draw_
     if (!v.plain && out_of_reach(distance(key_float(x), max, v.s.temperature), 0x1p-33f, reached))
         return; /* not even with the largest noise that there is */
     uint64_t own = candidates(v, w, max, reached, b * BLOCK + 4 * lane);
+    if (!__any_sync(FULL, own > *best)) return;
     for (int h = 16; h > 0; h /= 2) own = larger(own, __shfl_xor_sync(FULL, own, h));
-    if (own <= *best) return;
     *best = own;
     if (lane == 0) atomicMax((unsigned long long *)leading, (unsigned long long)own);
 }
@@ -487,16 +513,12 @@ static __global__ void __launch_bounds__(32 * WARPS) k_draw(const draw_args a)
     if (lost(w)) return;
     const view v = view_of(a, it);
     const float max = key_float(w.max_key);
-    const bool logprobs = v.scored || v.s.n_top >= 0;
+    const bool sums = wants_sums(v) && !raw_reported(a, v);
     uint64_t best = 0;
+    if (v.scored) return;
     for (int32_t b = blockIdx.y * WARPS + threadIdx.x / 32; b < a.n_block; b += gridDim.y * WARPS) {
-        if (!v.scored) draw_block(a, v, w, max, i, b, &best);
-        if (!logprobs) continue;
-        uint64_t top;
-        const float s = block_sum(a, v, max, b, &top);
-        if (threadIdx.x % 32) continue;
-        a.block_s[(int64_t)i * a.n_block + b] = s;
-        a.block_y[(int64_t)i * a.n_block + b] = top;
+        draw_block(a, v, w, max, i, b, &best);
+        if (sums) sum_block(a, v, max, i, b);
     }
 }
 

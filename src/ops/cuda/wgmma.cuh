@@ -40,10 +40,13 @@ DEVICE uint64_t wgmma_matrix(uint32_t address, uint32_t lead, uint32_t stride, u
            (uint64_t)(stride >> 4) << 32 | swizzle << 62;
 }
 
-/* The same in halves: lines of 128 bytes in groups of eight, swizzled, where only the low half
- * moves: by 2 for 32 bytes. The uniform registers that it is made in are slow: what a loop adds to
- * is made before it. */
-DEVICE uint32_t wgmma_low(uint32_t address) { return (uint32_t)wgmma_matrix(address, 16, 1024, 1); }
+/* The same in halves, where only the low one moves: by 1 for 16 bytes. Groups of eight lines of 128
+ * bytes, swizzled. The uniform registers that it is made in are slow: what moves in a loop is made
+ * before it, and each instruction adds a constant. */
+DEVICE uint32_t wgmma_low(uint32_t address, uint32_t lead = 16)
+{
+    return (uint32_t)wgmma_matrix(address, lead, 1024, 1);
+}
 
 DEVICE uint64_t wgmma_lines(uint32_t low) { return wgmma_matrix(0, 0, 1024, 1) | low; }
 

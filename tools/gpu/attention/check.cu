@@ -319,7 +319,7 @@ static void put_step(bench &b, const std::vector<test_row> &rows)
 static void launch(bench &b)
 {
     check_status(gpu_attn_plan(b.attn, &b.step));
-    check_status(gpu_attn_run(b.attn, &b.step, 0, b.q, b.scale, b.out));
+    check_status(gpu_attn_run(b.attn, &b.step, 0, b.q, b.scale, b.out, false));
 }
 
 /* A step; slots bounds how many states of chunks go through memory (-1: as many as fit). */
@@ -721,7 +721,7 @@ static double time_launches(bench &b, int *tables)
     CHECK(cudaStreamBeginCapture(stream_of(b), cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < REPEATS; i++) {
         s.page = tables + (size_t)i * s.n_row * s.max_page;
-        check_status(gpu_attn_run(b.attn, &s, 0, b.q, b.scale, b.out));
+        check_status(gpu_attn_run(b.attn, &s, 0, b.q, b.scale, b.out, false));
     }
     CHECK(cudaStreamEndCapture(stream_of(b), &graph));
     CHECK(cudaGraphInstantiate(&exec, graph, 0));
