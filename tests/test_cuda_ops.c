@@ -730,9 +730,10 @@ static void between_beside(const ops_dims *d)
     for (int i = 1; i >= 0; i--) close_scene(&s[i]);
 }
 
+/* Until it is set, or ten seconds where a test failed before it set it. */
 static void hold(void *until)
 {
-    while (!atomic_load((atomic_bool *)until)) usleep(1000);
+    for (int i = 0; i < 10000 && !atomic_load((atomic_bool *)until); i++) usleep(1000);
 }
 
 /* What an instance gives waits for the turn of another one: as a step that is run as it is,
@@ -747,10 +748,12 @@ static void between_turns(const ops_dims *d)
     }
     for (int form = 0; form < 4; form++) {
         const cuda *holder = cuda_of(s[0].o), *other = cuda_of(s[1].o);
-        atomic_bool until = false;
+        static atomic_bool until;
+        atomic_store(&until, false);
         ok(gpu_between_enter(holder->between));
-        assert_int_equal(cudaLaunchHostFunc(holder->g.stream, hold, &until), cudaSuccess);
+        const cudaError_t held = cudaLaunchHostFunc(holder->g.stream, hold, &until);
         ok(gpu_between_leave(holder->between, CORUN_OK));
+        assert_int_equal(held, cudaSuccess);
         if (form == 3)
             assert_true(run_between(&s[1], 0, false));
         else

@@ -249,10 +249,10 @@ static corun_status cuda_between(ops *o, const ops_between *b, bool *done)
     }
     if (c->recording) {
         c->recording->between = true;
-        return gpu_between_run(c->between, c->s.n_tok, &p);
+        return gpu_between_run(c->between, c->s.n_tok, &p, true);
     }
     TRY(gpu_between_enter(c->between));
-    return gpu_between_leave(c->between, gpu_between_run(c->between, c->s.n_tok, &p));
+    return gpu_between_leave(c->between, gpu_between_run(c->between, c->s.n_tok, &p, false));
 }
 
 static corun_status cuda_logits(ops *o, const ops_weight *w, const void *x, int32_t first,

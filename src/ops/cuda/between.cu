@@ -482,18 +482,20 @@ static int32_t lay_out(gpu_between *b, const ops_dims *d)
     return most;
 }
 
-/* In the stream of g, behind what is there. A cooperative launch (`together`) is refused where not
- * all CTAs have room at once, and waits for the kernel before to end; another begins while that one
- * ends, where it allows it. */
-static corun_status launch(const gpu_between *b, const form *f, between_args *a, bool together)
+/* TOGETHER: refused where not all CTAs have room at once. EARLY: begins while the kernel before
+ * ends, where that one allows it. */
+typedef enum start { PLAIN, TOGETHER, EARLY } start;
+
+/* In the stream of g, behind what is there. */
+static corun_status launch(const gpu_between *b, const form *f, between_args *a, start how)
 {
     cudaLaunchAttribute attr = {};
-    if (together) {
+    if (how == TOGETHER) {
         attr.id = cudaLaunchAttributeCooperative;
         attr.val.cooperative = 1;
     } else {
         attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attr.val.programmaticStreamSerializationAllowed = 1;
+        attr.val.programmaticStreamSerializationAllowed = how == EARLY;
     }
     cudaLaunchConfig_t c = {};
     c.gridDim = dim3((unsigned)b->g->sm_count);
@@ -525,11 +527,11 @@ corun_status gpu_between_enter(const gpu_between *b)
 
 corun_status gpu_between_leave(const gpu_between *b, corun_status st)
 {
-    const corun_status recorded =
-        gpu_status((int)cudaEventRecord(b->done, (cudaStream_t)b->g->stream), "turn");
+    if (st == CORUN_OK)
+        st = gpu_status((int)cudaEventRecord(b->done, (cudaStream_t)b->g->stream), "turn");
     last_turn[b->g->device] = b;
     pthread_mutex_unlock(&turns);
-    return st == CORUN_OK ? recorded : st;
+    return st;
 }
 
 /* Programs may share the SMs (MPS). */
@@ -577,7 +579,9 @@ corun_status gpu_between_open(gpu_between **out, const gpu *g, const ops_dims *d
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES) == cudaSuccess;
     between_args none = {}; /* of no part */
     none.arrived = b->arrived;
-    if (room && launch(b, forms, &none, true) == CORUN_OK) {
+    room = room && gpu_between_enter(b) == CORUN_OK &&
+           gpu_between_leave(b, launch(b, forms, &none, TOGETHER)) == CORUN_OK;
+    if (room) {
         *out = b;
     } else {
         (void)cudaGetLastError();
@@ -616,7 +620,7 @@ static corun_status map_weights(const gpu_between *b, CUtensorMap *m, const void
     return CORUN_OK;
 }
 
-corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_part *v)
+corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_part *v, bool early)
 {
     between_args a = {};
     const form *f = forms;
@@ -642,5 +646,5 @@ corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_par
     a.n_embd = b->n_embd;
     a.slots = min(f->ring / b->slot_bytes, (int)MAX_SLOTS);
     a.slot_bytes = b->slot_bytes;
-    return launch(b, f, &a, false);
+    return launch(b, f, &a, early ? EARLY : PLAIN);
 }

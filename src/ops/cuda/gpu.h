@@ -134,8 +134,9 @@ int32_t gpu_between_rows(const gpu_between *b);
 void gpu_between_close(gpu_between *b);
 /* The ops in their order for the first `rows` rows (1 to gpu_between_rows), with their bits: y = o
  * attn, h += y, x = norm(h), act = silu(gate x) up x, y = down act, and where there is a next layer
- * h += y, x = norm(h), qkv x. */
-corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_part *p);
+ * h += y, x = norm(h), qkv x. early: it may start before the end of the kernel before; so in a
+ * recording, but not where its own turn (below) stands between the two. */
+corun_status gpu_between_run(gpu_between *b, int32_t rows, const gpu_between_part *p, bool early);
 /* Its CTAs wait for each other, so two instances of a process must not each have some of a device.
  * Around run, or around the launch of a graph that was recorded with it: behind enter the stream
  * waits for the last other instance that left. leave is due after an enter that did not fail, takes
