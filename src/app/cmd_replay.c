@@ -16,7 +16,7 @@
 typedef struct replay_args {
     cmd_engine_args e;
     const char *result, *in, *ids, *identity;
-    int64_t every, n;
+    int64_t every, n; /* 0: not given */
     bool force, quiet, help;
 } replay_args;
 
@@ -48,6 +48,7 @@ static corun_status read_args(replay_args *a, int argc, char **argv)
     };
     size_t n;
     cmd_engine_args_init(&a->e);
+    a->every = a->n = INT64_MIN;
     TRY(args_parse(specs, sizeof specs / sizeof *specs, argc, argv, &a->result, 1, &n));
     if (a->help) {
         puts("corun replay RESULT.jsonl -m MODEL [-i IN.jsonl] [options]\n\n"
@@ -61,7 +62,13 @@ static corun_status read_args(replay_args *a, int argc, char **argv)
     }
     a->e.quiet = a->quiet;
     if (n != 1) FAIL(CORUN_EINVAL, "no result file is named");
-    if (a->every < 0 || a->n < 0) FAIL(CORUN_EINVAL, "--every and -n: must be 1 or more");
+    for (int i = 0; i < 2; i++) {
+        int64_t *v = i ? &a->n : &a->every;
+        if (*v == INT64_MIN)
+            *v = 0;
+        else if (*v < 1)
+            FAIL(CORUN_EINVAL, "%s: must be 1 or more", i ? "-n" : "--every");
+    }
     if ((a->every != 0) + (a->n != 0) + (a->ids != NULL) > 1)
         FAIL(CORUN_EINVAL, "only one of --ids, --every and -n");
     return CORUN_OK;

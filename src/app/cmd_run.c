@@ -1,6 +1,7 @@
 /* cmd_run.c - owns `corun run`: one prompt, its answer streamed. Invariant: the prompt becomes a
  * batch line and takes the same way, so the answer is the one that the batch would hold. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,8 +41,8 @@ static corun_status read_args(run_args *a, int argc, char **argv)
     const char *pos[1];
     size_t n;
     cmd_engine_args_init(&a->e);
-    a->temperature = a->top_p = a->min_p = -1;
-    a->top_k = -2;
+    a->temperature = a->top_p = a->min_p = NAN; /* not given: no option reads as this */
+    a->top_k = INT32_MIN;
     a->seed = -1;
     a->max_tokens = 256;
     TRY(args_parse(specs, sizeof specs / sizeof *specs, argc, argv, pos, 0, &n));
@@ -75,8 +76,7 @@ static void put_message(jw *w, const char *role, const char *text, size_t len)
 
 static void put_real(jw *w, const char *key, double v)
 {
-    if (v < 0) return;
-    jw_field_double(w, key, v);
+    if (!isnan(v)) jw_field_double(w, key, v);
 }
 
 /* The call as a batch line. */
@@ -108,13 +108,11 @@ static corun_status write_line(const run_args *a, buf *out)
         put_message(&w, "user", text, in.len);
         jw_close(&w, ']');
     }
-    if (a->max_tokens >= 0) {
-        jw_field_int(&w, "max_tokens", a->max_tokens);
-    }
+    jw_field_int(&w, "max_tokens", a->max_tokens);
     put_real(&w, "temperature", a->temperature);
     put_real(&w, "top_p", a->top_p);
     put_real(&w, "min_p", a->min_p);
-    if (a->top_k > -2) {
+    if (a->top_k != INT32_MIN) {
         jw_field_int(&w, "top_k", a->top_k);
     }
     if (a->seed != -1) {
