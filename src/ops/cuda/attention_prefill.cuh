@@ -1,10 +1,11 @@
 /* attention_prefill.cuh - attention of consecutive rows of one sequence by wgmma.
  *
  * One CTA of three warpgroups an SM takes items (tile of 128 rows, head, range of blocks) until
- * none is left. The first warpgroup copies blocks of K and V ahead, the others have 64 rows each:
- * the scores of block j + 1 are in flight while P·V of block j is. The two take turns at giving
- * work to the tensor cores, a block at a time, so that one computes weights while the other's
- * products run. The folded output of earlier chunks lies in shared memory. Bound: the tensor cores.
+ * none is left. Of the first warpgroup one warp copies blocks of K ahead and one those of V, the
+ * other groups have 64 rows each and their queries in registers: the scores of block j + 1 are in
+ * flight while P·V of block j is. The two take turns at giving work to the tensor cores, a block at
+ * a time, so that one computes weights while the other's products run. The folded output of earlier
+ * chunks lies in shared memory. Bound: the tensor cores and the bandwidth of shared memory.
  * Level: phase (chunks of the row alone), run where the chunk length follows the step. Invariant: a
  * row's result depends on its chunk length alone: not on the tile it is in, on where the sequence
  * was cut, on which CTA has which blocks or on the page size. */
@@ -15,26 +16,29 @@
 #include "ops/cuda/wgmma.cuh"
 
 enum {
-    PREFILL_STAGES = 2,
+    PREFILL_K_STAGES = 2,
+    PREFILL_V_STAGES = 3,
+    PREFILL_ITEMS = 8, /* places of items: more than those that have copies and no result */
     PREFILL_THREADS = 384,
     PREFILL_CONSUMERS = 256,
-    PREFILL_GROUP_BARRIER = 1, /* named barriers 1 and 2: of the two consumer warpgroups */
-    PREFILL_TURN_BARRIER = 3,  /* 3 and 4: the turn of each */
+    PREFILL_TURN_BARRIER = 1, /* named barriers 1 and 2: the turn of each consumer warpgroup */
     FOLD_THREADS = 256
 };
 
 template <int D> struct prefill_layout {
-    static constexpr int MATRIX = ATTN_BLOCK * D * 2, QUERY_HALF = ATTN_TILE * ATTN_LINE;
-    static constexpr int QUERY = 0; /* [d/64][rows][64] */
-    static constexpr int K = QUERY + D / 64 * QUERY_HALF, V = K + PREFILL_STAGES * MATRIX;
-    static constexpr int OUTPUT = V + PREFILL_STAGES * MATRIX; /* fp32, [element][thread] */
-    static constexpr int ITEM = OUTPUT + ATTN_TILE * D * 4;    /* one a stage */
-    static constexpr int BARRIERS = ITEM + PREFILL_STAGES * (int)sizeof(attn_item);
-    static constexpr int K_FULL = 0, V_FULL = PREFILL_STAGES; /* numbers of barriers */
-    static constexpr int K_FREE = 2 * PREFILL_STAGES, V_FREE = 3 * PREFILL_STAGES;
-    static constexpr int BYTES = BARRIERS + 4 * PREFILL_STAGES * 8 + 1024;
+    static constexpr int MATRIX = ATTN_BLOCK * D * 2;
+    static constexpr int K = 0, V = K + PREFILL_K_STAGES * MATRIX; /* [stage][d/64][token][64] */
+    static constexpr int OUTPUT = V + PREFILL_V_STAGES * MATRIX; /* fp32, [element/4][thread][4] */
+    static constexpr int ITEM = OUTPUT + ATTN_TILE * D * 4;
+    static constexpr int BARRIERS = ITEM + PREFILL_ITEMS * (int)sizeof(attn_item);
+    static constexpr int K_FULL = 0, K_FREE = PREFILL_K_STAGES; /* numbers of barriers */
+    static constexpr int V_FULL = 2 * PREFILL_K_STAGES, V_FREE = V_FULL + PREFILL_V_STAGES;
+    static constexpr int ITEM_FULL = V_FREE + PREFILL_V_STAGES;
+    static constexpr int ZERO = BARRIERS + (ITEM_FULL + PREFILL_ITEMS) * 8; /* a word that is 0 */
+    static constexpr int BYTES = ZERO + 16 + 1024;
 };
 
+/* The copying warps. Values behind a tile's last row are zero: only its last block has such. */
 template <int D> struct prefill_copies {
     using layout = prefill_layout<D>;
     const attn_args &at;
@@ -43,81 +47,89 @@ template <int D> struct prefill_copies {
     int lane;
 
     DEVICE uint32_t barrier(int number) const { return base + layout::BARRIERS + 8 * number; }
-
-    DEVICE void wait_free(int number, uint32_t n) const
+    DEVICE attn_item &place(uint32_t m) const
     {
-        if (n >= PREFILL_STAGES)
-            barrier_wait(barrier(number + n % PREFILL_STAGES), (n / PREFILL_STAGES + 1) & 1);
+        return ((attn_item *)(shared + layout::ITEM))[m % PREFILL_ITEMS];
     }
 
-    DEVICE int32_t page_of(const attn_item &item, const page_lane &mine, int token) const
+    /* K (V: VALUES) of an item's blocks into stages n, n + 1, ... */
+    template <bool VALUES> DEVICE void copy(const attn_item &item, uint32_t &n) const
     {
-        int last = (item.position + item.rows - 1) >> at.page_shift;
-        return __ldg(at.page + (size_t)item.row * at.max_page +
-                     min((token + mine.first) >> at.page_shift, last));
-    }
-
-    DEVICE void copy_item(const attn_item &item, const page_lane &mine, uint32_t &n,
-                          uint64_t policy) const
-    {
-        int begin = item.block * ATTN_BLOCK;
-        int end = min(item.position + item.rows, begin + item.blocks * ATTN_BLOCK);
-        int32_t page = page_of(item, mine, begin);
-        for (int first = begin; first < end; first += ATTN_BLOCK, n++) {
-            const char *k = page_head<D>(at, page, item.head / at.group);
-            uint32_t stage = n % PREFILL_STAGES;
-            int tokens = min(ATTN_BLOCK, end - first);
-            uint32_t k_full = barrier(layout::K_FULL + stage);
-            uint32_t v_full = barrier(layout::V_FULL + stage);
-            page = page_of(item, mine, first + ATTN_BLOCK);
-            wait_free(layout::K_FREE, n);
-            if (lane == 0) {
-                if (first == begin) ((attn_item *)(shared + layout::ITEM))[stage] = item;
-                barrier_expect(k_full, (uint32_t)tokens * D * 2);
-            }
-            __syncwarp();
-            load_span<D, ATTN_BLOCK>(at, mine, base + layout::K + stage * layout::MATRIX, k, first,
-                                     tokens, k_full, policy);
-            wait_free(layout::V_FREE, n);
-            /* Values behind the tile's last row are zero: only its last block has such. */
-            if (tokens < ATTN_BLOCK) {
-                clear_tokens<D, ATTN_BLOCK>(shared + layout::V + stage * layout::MATRIX, tokens,
-                                            lane, 32);
+        constexpr int STAGES = VALUES ? PREFILL_V_STAGES : PREFILL_K_STAGES;
+        constexpr int FULL = VALUES ? layout::V_FULL : layout::K_FULL;
+        constexpr int FREE = VALUES ? layout::V_FREE : layout::K_FREE;
+        const page_lane mine = lane_of_pages<D, ATTN_BLOCK>(at, lane);
+        const int32_t *pages = at.page + (size_t)item.row * at.max_page;
+        const int head = item.head / at.group, last = item.position + item.rows - 1;
+        const uint64_t policy = policy_evict_normal();
+        const int end = min(last + 1, (item.block + item.blocks) * ATTN_BLOCK);
+        auto page_of = [&](int token) {
+            return __ldg(pages + (min(token + mine.first, last) >> at.page_shift));
+        };
+        int32_t page = page_of(item.block * ATTN_BLOCK);
+#pragma unroll 1
+        for (int first = item.block * ATTN_BLOCK; first < end; first += ATTN_BLOCK, n++) {
+            const char *from = page_head<D>(at, page, head);
+            if (VALUES) from += (size_t)at.page_tokens * D * 2;
+            const uint32_t stage = n % STAGES, full = barrier(FULL + stage);
+            const uint32_t to = (VALUES ? layout::V : layout::K) + stage * layout::MATRIX;
+            const int tokens = min(ATTN_BLOCK, end - first);
+            page = page_of(first + ATTN_BLOCK);
+            if (n >= STAGES) barrier_wait(barrier(FREE + stage), (n / STAGES + 1) & 1);
+            if (VALUES && tokens < ATTN_BLOCK) {
+                clear_tokens<D, ATTN_BLOCK>(shared + to, tokens, lane, 32);
                 fence_async();
             }
             if (lane == 0)
-                barrier_expect(v_full, (uint32_t)tokens * D * 2);
-            else
-                barrier_arrive(v_full);
+                barrier_expect(full, (uint32_t)tokens * D * 2);
+            else if (VALUES)
+                barrier_arrive(full);
             __syncwarp();
-            load_span<D, ATTN_BLOCK>(at, mine, base + layout::V + stage * layout::MATRIX,
-                                     k + (size_t)at.page_tokens * D * 2, first, tokens, v_full,
-                                     policy);
+            load_span<D, ATTN_BLOCK>(at, mine, base + to, from, first, tokens, full, policy);
         }
     }
 
-    DEVICE void run() const
+    /* Counts the items, and tells the others. */
+    DEVICE void run_keys() const
     {
-        int heads = at.n_kv * at.group;
-        uint64_t policy = policy_evict_normal();
-        page_lane mine = lane_of_pages<D, ATTN_BLOCK>(at, lane);
-        uint32_t n = 0, items = (uint32_t)(at.work->prefill_items * heads), number = blockIdx.x;
-        while (number < items) {
+        const uint32_t heads = (uint32_t)(at.n_kv * at.group);
+        const uint32_t items = (uint32_t)at.work->prefill_items * heads;
+        uint32_t n = 0, m = 0, number = blockIdx.x;
+        for (; number < items; m++) {
             attn_item item = at.prefill[number / heads];
             item.head = (int32_t)(number % heads);
-            if (lane == 0) number = atomicAdd(&at.work->prefill_next, 1) + gridDim.x;
-            copy_item(item, mine, n, policy);
+            if (lane == 0) {
+                place(m) = item;
+                barrier_arrive(barrier(layout::ITEM_FULL + m % PREFILL_ITEMS));
+                number = atomicAdd(&at.work->prefill_next, 1) + gridDim.x;
+            }
+            copy<false>(item, n);
             number = __shfl_sync(~0u, number, 0);
         }
         if (lane != 0) return;
-        wait_free(layout::K_FREE, n);
-        wait_free(layout::V_FREE, n);
-        ((attn_item *)(shared + layout::ITEM))[n % PREFILL_STAGES].blocks = 0;
-        barrier_arrive(barrier(layout::K_FULL + n % PREFILL_STAGES));
+        place(m).blocks = 0;
+        barrier_arrive(barrier(layout::ITEM_FULL + m % PREFILL_ITEMS));
         if (count_arrival(&at.work->prefill_done, gridDim.x - 1) == gridDim.x - 1)
             at.work->prefill_next = 0;
     }
+
+    DEVICE void run_values() const
+    {
+        uint32_t n = 0;
+        for (uint32_t m = 0;; m++) {
+            barrier_wait(barrier(layout::ITEM_FULL + m % PREFILL_ITEMS), m / PREFILL_ITEMS & 1);
+            const attn_item item = place(m);
+            if (item.blocks == 0) return;
+            copy<true>(item, n);
+        }
+    }
 };
+
+/* x where bits is 0, which the compiler does not know: x is not there before bits is. */
+DEVICE float with_bits(float x, uint32_t bits)
+{
+    return __uint_as_float(__float_as_uint(x) | bits);
+}
 
 template <int D> struct prefill_rows {
     using layout = prefill_layout<D>;
@@ -134,6 +146,7 @@ template <int D> struct prefill_rows {
     float whole_t[2], whole_l[2];    /* of the chunks before */
     float s[SCORES];                 /* column 8·(i / 4) + 2q + (i & 1), row i >> 1 & 1 */
     float o[OUTPUTS];                /* the same over dimensions */
+    uint32_t query[D / 4];           /* q as the fragments of A: two of either row, in turn */
     uint32_t packed[ATTN_BLOCK / 4]; /* bf16 P as the fragments of A */
 
     DEVICE prefill_rows(const attn_args &at_, char *shared_) : at(at_), shared(shared_)
@@ -149,24 +162,35 @@ template <int D> struct prefill_rows {
     }
 
     DEVICE uint32_t barrier(int number) const { return base + layout::BARRIERS + 8 * number; }
-    DEVICE void wait_full(int number, uint32_t n) const
+    DEVICE void wait_key(uint32_t n) const
     {
-        barrier_wait(barrier(number + n % PREFILL_STAGES), (n / PREFILL_STAGES) & 1);
+        barrier_wait(barrier(layout::K_FULL + n % PREFILL_K_STAGES), (n / PREFILL_K_STAGES) & 1);
     }
-    DEVICE void release(int number, uint32_t n) const /* every thread, as in decode */
+    DEVICE void wait_value(uint32_t n) const
     {
-        barrier_arrive(barrier(number + n % PREFILL_STAGES));
+        barrier_wait(barrier(layout::V_FULL + n % PREFILL_V_STAGES), (n / PREFILL_V_STAGES) & 1);
     }
-    DEVICE float &folded(int i)
+    DEVICE void release_key(uint32_t n) const /* every thread, as in decode */
     {
-        return ((float *)(shared + layout::OUTPUT))[i * PREFILL_CONSUMERS + thread];
+        barrier_arrive(barrier(layout::K_FREE + n % PREFILL_K_STAGES));
+    }
+    DEVICE void release_value(uint32_t n) const
+    {
+        barrier_arrive(barrier(layout::V_FREE + n % PREFILL_V_STAGES));
+    }
+    /* o[4i] to o[4i + 3] of the chunks before: two of either row. */
+    DEVICE float4 &folded(int i)
+    {
+        return ((float4 *)(shared + layout::OUTPUT))[i * PREFILL_CONSUMERS + thread];
     }
     DEVICE int heads() const { return at.n_kv * at.group; }
 
     /* By shuffles, so that the compiler knows the item to be the same in all lanes. */
-    DEVICE void read_item(uint32_t stage)
+    DEVICE void read_item(uint32_t m)
     {
-        const int32_t *from = (const int32_t *)(shared + layout::ITEM + stage * sizeof item);
+        barrier_wait(barrier(layout::ITEM_FULL + m % PREFILL_ITEMS), m / PREFILL_ITEMS & 1);
+        const int32_t *from =
+            (const int32_t *)(shared + layout::ITEM + m % PREFILL_ITEMS * sizeof item);
         int32_t word = from[min(lane, (int)(sizeof item / 4) - 1)];
         int32_t *to = (int32_t *)&item;
 #pragma unroll
@@ -175,23 +199,17 @@ template <int D> struct prefill_rows {
 
     DEVICE void begin_item()
     {
-        constexpr int PIECES = D / 8;
         for (int r = 0; r < 2; r++) {
             row[r] = 64 * group + 16 * warp + g + 8 * r;
             position[r] = item.position + row[r];
         }
-        named_barrier(PREFILL_GROUP_BARRIER + group, 128); /* the queries before were read */
-        for (int i = thread & 127; i < 64 * PIECES; i += 128) {
-            int r = 64 * group + i / PIECES, piece = i % PIECES;
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (r < item.rows)
-                v = *(const uint4 *)(at.q + ((size_t)(item.token + r) * heads() + item.head) * D +
-                                     piece * 8);
-            *(uint4 *)(shared + layout::QUERY + (piece >> 3) * layout::QUERY_HALF + r * ATTN_LINE +
-                       (((piece & 7) ^ (r & 7)) << 4)) = v;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            size_t first = ((size_t)(item.token + row[r]) * heads() + item.head) * D + 2 * q;
+#pragma unroll
+            for (int i = r; i < D / 4; i += 2)
+                query[i] = row[r] < item.rows ? *(const uint32_t *)(at.q + first + 4 * (i - r)) : 0;
         }
-        fence_async();
-        named_barrier(PREFILL_GROUP_BARRIER + group, 128);
 #pragma unroll
         for (int i = 0; i < OUTPUTS; i++) o[i] = 0;
     }
@@ -215,24 +233,25 @@ template <int D> struct prefill_rows {
     /* Low halves of the matrices of stage n. */
     DEVICE uint32_t keys(uint32_t n) const
     {
-        return wgmma_low(base + layout::K) + n % PREFILL_STAGES * (layout::MATRIX / 16);
+        return wgmma_low(base + layout::K) + n % PREFILL_K_STAGES * (layout::MATRIX / 16);
     }
     DEVICE uint32_t values(uint32_t n) const
     {
-        return wgmma_low(base + layout::V, BLOCK_HALF) + n % PREFILL_STAGES * (layout::MATRIX / 16);
+        return wgmma_low(base + layout::V, BLOCK_HALF) +
+               n % PREFILL_V_STAGES * (layout::MATRIX / 16);
     }
 
     /* Starts s = q·K of the block in stage n. */
     DEVICE void start_scores(uint32_t n)
     {
-        const uint32_t query = wgmma_low(base + layout::QUERY + group * 64 * ATTN_LINE);
         const uint32_t key = keys(n);
-        wait_full(layout::K_FULL, n);
+        wait_key(n);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
-            wgmma_shared(s, wgmma_lines(query + (k >> 2) * (layout::QUERY_HALF / 16) + (k & 3) * 2),
-                         wgmma_lines(key + (k >> 2) * (BLOCK_HALF / 16) + (k & 3) * 2), k > 0);
+            wgmma_registers<0>(s, query + 4 * k,
+                               wgmma_lines(key + (k >> 2) * (BLOCK_HALF / 16) + (k & 3) * 2),
+                               k > 0);
         wgmma_commit();
     }
 
@@ -240,7 +259,7 @@ template <int D> struct prefill_rows {
     DEVICE void start_values(uint32_t n)
     {
         const uint32_t value = values(n);
-        wait_full(layout::V_FULL, n);
+        wait_value(n);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < ATTN_BLOCK / 16; k++)
@@ -262,39 +281,56 @@ template <int D> struct prefill_rows {
                 s[i] = -INFINITY;
     }
 
-    /* t', a, P (in s) and the row sums of a block whose scores are there. */
-    DEVICE void weights()
+    /* t' and a of row r of a block whose scores are there. */
+    DEVICE void maximum(int r)
     {
-        float sum[2] = {0, 0};
+        float m = -INFINITY;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float m = -INFINITY;
-#pragma unroll
-            for (int i = 2 * r; i < SCORES; i += 4) m = fmaxf(m, fmaxf(s[i], s[i + 1]));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-            t[r] = block_maximum(t[r], m, at.c, a[r]);
-        }
-#pragma unroll
-        for (int i = 0; i < SCORES; i++) {
-            int r = i >> 1 & 1;
-            s[i] = block_weight(s[i], at.c, t[r]);
-            sum[r] = __fadd_rn(sum[r], s[i]);
-        }
-        for (int r = 0; r < 2; r++) l[r] = __fmaf_rn(l[r], a[r], sum[r]);
+        for (int i = 2 * r; i < SCORES; i += 4) m = fmaxf(m, fmaxf(s[i], s[i + 1]));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        t[r] = block_maximum(t[r], m, at.c, a[r]);
     }
 
-    DEVICE void pack_weights()
+    /* P (in s) and the sum of row r. */
+    DEVICE void weights(int r, float t_r)
     {
+        float sum = 0;
 #pragma unroll
-        for (int i = 0; i < SCORES; i += 2) packed[i / 2] = pack_bf16(s[i], s[i + 1]);
+        for (int i = 2 * r; i < SCORES; i += 4)
+#pragma unroll
+            for (int k = i; k < i + 2; k++) {
+                s[k] = block_weight(s[k], at.c, t_r);
+                sum = __fadd_rn(sum, s[k]);
+            }
+        l[r] = __fmaf_rn(l[r], a[r], sum);
     }
 
-    DEVICE void rescale_outputs()
+    DEVICE void pack_weights(int r)
     {
-        if (!__any_sync(~0u, a[0] != 1.0f || a[1] != 1.0f)) return;
 #pragma unroll
-        for (int i = 0; i < OUTPUTS; i++) o[i] = __fmul_rn(o[i], a[i >> 1 & 1]);
+        for (int i = 2 * r; i < SCORES; i += 4) packed[i / 2] = pack_bf16(s[i], s[i + 1]);
+    }
+
+    /* The weights of a block while P·V of the one before runs, which is awaited when half of them
+     * are there. Beside the other half, whose exponentials take longest, stands what had to wait: o
+     * times a, where no chunk begins, and P as bf16. `zero` holds that half back, which the
+     * assembler would move in front of the wait. No branch in between: it would place the wait
+     * there. */
+    DEVICE void weights_beside_products(bool begins)
+    {
+        maximum(0);
+        maximum(1);
+        weights(0, t[0]);
+        float keep[2] = {begins ? 1.0f : a[0], begins ? 1.0f : a[1]};
+        wgmma_wait_behind(fminf(l[0], keep[1]), base);
+        const uint32_t zero = load_shared(base + layout::ZERO);
+        pack_weights(0);
+        keep[0] = with_bits(keep[0], zero);
+        weights(1, with_bits(t[1], zero));
+#pragma unroll
+        for (int i = 0; i < OUTPUTS; i++) o[i] = __fmul_rn(o[i], keep[i >> 1 & 1]);
+        pack_weights(1);
     }
 
     /* The chunk that ended: folded into the item's chunks before. The first one is copied, and each
@@ -309,7 +345,8 @@ template <int D> struct prefill_rows {
                 whole_l[r] = sum[r];
             }
 #pragma unroll
-            for (int i = 0; i < OUTPUTS; i++) folded(i) = o[i];
+            for (int i = 0; i < OUTPUTS / 4; i++)
+                folded(i) = make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
         } else {
             float keep[2] = {1, 1}, weight[2] = {0, 0};
             bool exists[2] = {first_token <= position[0], first_token <= position[1]};
@@ -317,10 +354,17 @@ template <int D> struct prefill_rows {
                 if (exists[r])
                     fold_state(whole_t[r], whole_l[r], chunk_t[r], sum[r], keep[r], weight[r]);
 #pragma unroll
-            for (int i = 0; i < OUTPUTS; i++) {
-                int r = i >> 1 & 1;
-                float before = folded(i), after = fold_output(before, o[i], keep[r], weight[r]);
-                folded(i) = exists[r] ? after : before;
+            for (int i = 0; i < OUTPUTS / 4; i++) {
+                float4 x = folded(i);
+                if (exists[0]) {
+                    x.x = fold_output(x.x, o[4 * i], keep[0], weight[0]);
+                    x.y = fold_output(x.y, o[4 * i + 1], keep[0], weight[0]);
+                }
+                if (exists[1]) {
+                    x.z = fold_output(x.z, o[4 * i + 2], keep[1], weight[1]);
+                    x.w = fold_output(x.w, o[4 * i + 3], keep[1], weight[1]);
+                }
+                folded(i) = x;
             }
         }
 #pragma unroll
@@ -338,25 +382,29 @@ template <int D> struct prefill_rows {
             if (q == 0) __stcg(at.state_tl + state, make_float2(whole_t[r], whole_l[r]));
             float2 *to = (float2 *)(at.state_o + state * D) + q;
 #pragma unroll 2
-            for (int i = 2 * r; i < OUTPUTS; i += 4)
-                __stcg(to + i / 4 * 4, make_float2(folded(i), folded(i + 1)));
+            for (int i = 0; i < OUTPUTS / 4; i++) {
+                float4 x = folded(i);
+                __stcg(to + i * 4, r == 0 ? make_float2(x.x, x.y) : make_float2(x.z, x.w));
+            }
         }
     }
 
     DEVICE void write_rows()
     {
+        float inverse[2] = {__frcp_rn(whole_l[0]), __frcp_rn(whole_l[1])};
+        size_t index = ((size_t)(item.token + row[0]) * heads() + item.head) * D + 2 * q;
+        size_t below = (size_t)8 * heads() * D;
+        bool mine[2] = {row[0] < item.rows, row[1] < item.rows};
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if (row[r] >= item.rows) continue;
-            float inverse = __frcp_rn(whole_l[r]);
-            size_t index = ((size_t)(item.token + row[r]) * heads() + item.head) * D + 2 * q;
-#pragma unroll
-            for (int i = 2 * r; i < OUTPUTS; i += 4) {
-                float y0 = __fmul_rn(folded(i), inverse), y1 = __fmul_rn(folded(i + 1), inverse);
-                *(uint32_t *)(at.out + index + 8 * (i >> 2)) = pack_bf16(y0, y1);
-                if (at.out_fp32)
-                    *(float2 *)(at.out_fp32 + index + 8 * (i >> 2)) = make_float2(y0, y1);
-            }
+        for (int i = 0; i < OUTPUTS / 4; i++, index += 8) {
+            float4 x = folded(i);
+            x = make_float4(__fmul_rn(x.x, inverse[0]), __fmul_rn(x.y, inverse[0]),
+                            __fmul_rn(x.z, inverse[1]), __fmul_rn(x.w, inverse[1]));
+            if (mine[0]) *(uint32_t *)(at.out + index) = pack_bf16(x.x, x.y);
+            if (mine[1]) *(uint32_t *)(at.out + index + below) = pack_bf16(x.z, x.w);
+            if (at.out_fp32 && mine[0]) *(float2 *)(at.out_fp32 + index) = make_float2(x.x, x.y);
+            if (at.out_fp32 && mine[1])
+                *(float2 *)(at.out_fp32 + index + below) = make_float2(x.z, x.w);
         }
     }
 
@@ -369,7 +417,7 @@ template <int D> struct prefill_rows {
         start_values(n - 1);
         end_turn();
         wgmma_wait_until<1>();
-        release(layout::K_FREE, n);
+        release_key(n);
     }
 
     /* `count` blocks from `first`, where a chunk begins, in the stages from n on. The weights of a
@@ -382,12 +430,15 @@ template <int D> struct prefill_rows {
         start_scores(n);
         end_turn();
         wgmma_wait_until<0>();
-        release(layout::K_FREE, n);
+        release_key(n);
         if (edge(first)) mask(first);
-        weights();
-        pack_weights();
+        for (int r = 0; r < 2; r++) {
+            maximum(r);
+            weights(r, t[r]);
+            pack_weights(r);
+        }
+        int chunk = first / item.chunk;
         for (int j = 1, of_chunk = 1; j < count; j++, of_chunk++) {
-            int block = first + j;
             bool begins = of_chunk == item.chunk;
             if (begins) of_chunk = 0;
             float old_t[2] = {t[0], t[1]}, old_l[2] = {l[0], l[1]};
@@ -395,35 +446,27 @@ template <int D> struct prefill_rows {
                 t[r] = begins ? -INFINITY : t[r];
                 l[r] = begins ? 0 : l[r];
             }
-            if (!edge(block)) {
-                give(n + j);
-                weights();
-                wgmma_wait_behind(fminf(l[0], l[1]), base);
-            } else {
-                give(n + j);
-                wgmma_wait_until<0>();
-                mask(block);
-                weights();
+            give(n + j);
+            if (edge(first + j)) {
+
+                mask(first + j);
             }
-            release(layout::V_FREE, n + j - 1);
-            if (begins)
-                end_chunk((block - 1) / item.chunk, old_t, old_l);
-            else
-                rescale_outputs();
-            pack_weights();
+            weights_beside_products(begins);
+            release_value(n + j - 1);
+            if (begins) end_chunk(chunk++, old_t, old_l);
         }
         start_values(n + count - 1);
         wgmma_wait_until<0>();
-        release(layout::V_FREE, n + count - 1);
-        end_chunk((first + count - 1) / item.chunk, t, l);
+        release_value(n + count - 1);
+        end_chunk(chunk, t, l);
     }
 
     DEVICE void run()
     {
         if (group == 1) end_turn(); /* the first turn is that of group 0 */
-        for (uint32_t n = 0;;) {
-            wait_full(layout::K_FULL, n);
-            read_item(n % PREFILL_STAGES);
+        uint32_t n = 0;
+        for (uint32_t m = 0;; m++) {
+            read_item(m);
             if (item.blocks == 0) return;
             int last = item.position + min(64 * group + 64, item.rows) - 1; /* of the group */
             int end = item.position + item.rows - 1;                        /* of the tile */
@@ -440,10 +483,10 @@ template <int D> struct prefill_rows {
             for (int j = max(count, 0); j < blocks; j++) {
                 begin_turn();
                 end_turn();
-                wait_full(layout::K_FULL, n + j);
-                wait_full(layout::V_FULL, n + j);
-                release(layout::K_FREE, n + j);
-                release(layout::V_FREE, n + j);
+                wait_key(n + j);
+                wait_value(n + j);
+                release_key(n + j);
+                release_value(n + j);
             }
             n += (uint32_t)blocks;
             if (item.slot < 0) write_rows();
@@ -458,20 +501,28 @@ __global__ void __launch_bounds__(PREFILL_THREADS, 1) k_attn_prefill(const attn_
     using layout = prefill_layout<D>;
     extern __shared__ char memory[];
     char *shared = memory + (-shared_address(memory) & 1023);
-    prefill_copies<D> copies = {at, shared, shared_address(shared), (int)threadIdx.x};
+    prefill_copies<D> copies = {at, shared, shared_address(shared), (int)threadIdx.x & 31};
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PREFILL_STAGES; i++) {
+        for (int i = 0; i < PREFILL_K_STAGES; i++) {
             barrier_init(copies.barrier(layout::K_FULL + i), 1);
-            barrier_init(copies.barrier(layout::V_FULL + i), 32);
             barrier_init(copies.barrier(layout::K_FREE + i), PREFILL_CONSUMERS);
+        }
+        for (int i = 0; i < PREFILL_V_STAGES; i++) {
+            barrier_init(copies.barrier(layout::V_FULL + i), 32);
             barrier_init(copies.barrier(layout::V_FREE + i), PREFILL_CONSUMERS);
         }
+        for (int i = 0; i < PREFILL_ITEMS; i++)
+            barrier_init(copies.barrier(layout::ITEM_FULL + i), 1);
+        *(uint32_t *)(shared + layout::ZERO) = 0;
         barrier_init_done();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x < 32) copies.run();
+        if (threadIdx.x < 32)
+            copies.run_keys();
+        else if (threadIdx.x < 64)
+            copies.run_values();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         prefill_rows<D>(at, shared).run();

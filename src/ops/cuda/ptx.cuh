@@ -72,6 +72,14 @@ DEVICE uint32_t transpose_matrix(uint32_t x)
     return r;
 }
 
+/* A word of shared memory, read where it is written. */
+DEVICE uint32_t load_shared(uint32_t address)
+{
+    uint32_t r;
+    asm volatile("ld.volatile.shared.u32 %0,[%1];" : "=r"(r) : "r"(address) : "memory");
+    return r;
+}
+
 /* ---- barriers in shared memory and bulk copies */
 
 DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals)
