@@ -14,7 +14,8 @@ typedef struct audit_args {
 static corun_status read_args(audit_args *a, int argc, char **argv, const char *pos[2])
 {
     const arg_spec specs[] = {
-        {"model", 'm', ARG_TEXT, &a->e.model, "MODEL", "a .gguf file or a folder with safetensors"},
+        {"model", 'm', ARG_TEXT, &a->e.model, "MODEL",
+         "a .gguf file, safetensors folder or ORG/NAME"},
         {"full", 0, ARG_FLAG, &a->full, NULL,
          "more row counts, lengths, repeats and numbers of threads (minutes)"},
         {"json", 0, ARG_TEXT, &a->json, "FILE", "write the result there too"},

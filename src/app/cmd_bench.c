@@ -38,7 +38,8 @@ static corun_status read_lists(bench_args *a)
 static corun_status read_args(bench_args *a, int argc, char **argv)
 {
     const arg_spec specs[] = {
-        {"model", 'm', ARG_TEXT, &a->e.model, "MODEL", "a .gguf file or a folder with safetensors"},
+        {"model", 'm', ARG_TEXT, &a->e.model, "MODEL",
+         "a .gguf file, safetensors folder or ORG/NAME"},
         {"threads", 0, ARG_INT, &a->e.threads, "N", "CPU workers (0: one a core)"},
         {"device", 0, ARG_TEXT, &a->e.device, "NAME", "auto, cpu, cuda or cuda:N"},
         {"dummy-weights", 0, ARG_FLAG, &a->e.dummy_weights, NULL,
