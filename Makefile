@@ -73,7 +73,7 @@ faults: ## each planted fault must be caught by its recipe of `corun verify`
 	@tools/check_faults
 
 clean: ## remove the builds (downloads in .cache stay)
-	rm -rf build demo-out
+	rm -rf build demo-out demo-out-break
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22

@@ -5,13 +5,17 @@
 # command is given again. Then the rows are sorted by custom_id and compared byte by byte: a row counts
 # when it is the same in all three. The last line is "identical: 64/64", or fewer and exit code 1.
 # With BREAK=1 the program under test is build/break/corun, whose kernels sum in an order that depends
-# on the neighbours: it must not reach 64.
+# on the neighbours: it must not reach 64. Its rows go to demo-out-break: they name the identity of the
+# right program.
 set -eu
 cd "$(dirname "$0")/.."
 corun=build/corun
-[ -z "${BREAK:-}" ] || corun=build/break/corun
-model=${MODEL:-.cache/models/SmolLM2-135M-Instruct.Q4_1.gguf}
 out=demo-out
+if [ -n "${BREAK:-}" ]; then
+    corun=build/break/corun
+    out=demo-out-break
+fi
+model=${MODEL:-.cache/models/SmolLM2-135M-Instruct.Q4_1.gguf}
 lines=examples/demo.jsonl
 
 [ -f "$model" ] || python3 tools/fetch demo || {

@@ -520,6 +520,28 @@ def test_stream(corun):
     assert r.stdout == want and sorted(os.listdir(corun.folder)) == ["out.jsonl"]
 
 
+def test_place_of_an_unfinished_batch(corun):
+    """What other commands write must not take the place of a batch that will write there."""
+    lines = [x for x in requests(400) if isinstance(x, dict)]
+    text = b"".join(json.dumps(x).encode() + b"\n" for x in lines)
+    args = ["batch", "-m", "fake:phase", "-i", "-", "-o", "out.jsonl"]
+    want = corun(*args[:-1], "-", stdin=text).stdout
+    (corun.folder / "shard").write_bytes(want)
+    corun.write("in.jsonl", lines)
+    stopped_stream(corun, args, lines, 3)
+    before = (corun.folder / "out.jsonl.corun-journal").read_bytes()
+    for other in (["merge", "-o", "out.jsonl", "shard"],
+                  ["batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "b", "--metrics", "out.jsonl"],
+                  ["verify", "-m", "fake:", "--json", "out.jsonl"]):
+        r = corun(*other)
+        assert r.returncode == 2 and b"a batch that writes there runs or was stopped" in r.stderr, r.stderr
+        assert sorted(os.listdir(corun.folder)) == ["in.jsonl", "out.jsonl.corun-journal", "shard"]
+    assert (corun.folder / "out.jsonl.corun-journal").read_bytes() == before
+    assert corun(*args, stdin=text).returncode == 0
+    assert (corun.folder / "out.jsonl").read_bytes() == want
+    assert corun("merge", "-o", "out.jsonl", "shard").returncode == 0
+
+
 def test_shard(corun):
     job = Job(corun, requests(), "--shard", "1/3")
     whole = job.whole_journal()

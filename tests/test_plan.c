@@ -53,6 +53,34 @@ static void test_round_trip(void **state)
     plan_close(again);
 }
 
+/* Comments stay with the plan they stand before, in any order of the plans, until another
+ * configuration takes its place. */
+static void test_comments(void **state)
+{
+    (void)state;
+    const char *text = "# on top\n" HEAD "# why this one\n#  two lines\r\n" PLAN
+                       "256 66 17 35 2 0 0 1 0 21300\n# the small one\n" PLAN
+                       "1 21 5 9 0 0 1 1 0 15500\n#at the end";
+    plan_table *t = parse(text);
+    buf b;
+    buf_init(&b, 1 << 20);
+    plan_write(t, &b);
+    assert_string_equal(b.data, HEAD "# the small one\n" PLAN
+                                     "1 21 5 9 0 0 1 1 0 15500\n# on top\n# why this one\n"
+                                     "#  two lines\n" PLAN "256 66 17 35 2 0 0 1 0 21300\n"
+                                     "#at the end\n");
+    plan_entry e = t->entry[1];
+    e.note = NULL;
+    e.ns = 7; /* timed again */
+    assert_int_equal(plan_add(t, &e), CORUN_OK);
+    assert_non_null(t->entry[1].note);
+    e.config.tile++;
+    assert_int_equal(plan_add(t, &e), CORUN_OK);
+    assert_null(t->entry[1].note);
+    buf_free(&b);
+    plan_close(t);
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -225,9 +253,9 @@ static void test_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_find),       cmocka_unit_test(test_digest),
-        cmocka_unit_test(test_add),        cmocka_unit_test(test_builtin),
-        cmocka_unit_test(test_missing)};
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_comments),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_find),
+        cmocka_unit_test(test_digest),     cmocka_unit_test(test_add),
+        cmocka_unit_test(test_builtin),    cmocka_unit_test(test_missing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

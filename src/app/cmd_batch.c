@@ -101,6 +101,7 @@ static corun_status open_files(batch *b, const batch_args *a)
         if (a->out && strcmp(a->metrics, a->out) == 0)
             FAIL(CORUN_EINVAL, "--metrics %s and -o %s write to one place", a->metrics, a->out);
         TRY(place_find(&b->metrics_at, a->metrics, &a->in, 1));
+        TRY(place_idle(&b->metrics_at));
     }
     b->out.quiet = a->quiet;
     if (a->check) return lines_survey(a->in, &b->out.input);

@@ -161,7 +161,10 @@ static corun_status write_json(const place *at, const buf *b)
 static corun_status run(const verify_args *a, cmd_session *s, own_requests *own, buf *json,
                         place *json_at)
 {
-    if (a->json) TRY(place_find(json_at, a->json, &a->in, a->in != NULL));
+    if (a->json) {
+        TRY(place_find(json_at, a->json, &a->in, a->in != NULL));
+        TRY(place_idle(json_at));
+    }
     char program[4096];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     if (n > 0) program[n] = 0;

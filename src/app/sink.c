@@ -92,6 +92,16 @@ corun_status place_clear(const place *p)
     return CORUN_OK;
 }
 
+corun_status place_idle(const place *p)
+{
+    struct stat sb;
+    if (!p->path || lstat(p->journal, &sb) != 0) return CORUN_OK;
+    FAIL(CORUN_EINVAL,
+         "%s: a batch that writes there runs or was stopped, and its rows are in %s: let it end "
+         "(the same command goes on), or remove that file",
+         p->path, p->journal);
+}
+
 void place_free(place *p)
 {
     mem_free(p->path);

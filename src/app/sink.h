@@ -21,6 +21,8 @@ typedef struct place {
 corun_status place_find(place *p, const char *name, const char *const *input, size_t n_input);
 /* Removes a temporary file that a killed process left. CORUN_EINVAL: a process still writes it. */
 corun_status place_clear(const place *p);
+/* CORUN_EINVAL: a batch that is not at its end has its journal there, and will write its rows. */
+corun_status place_idle(const place *p);
 void place_free(place *p);
 
 /* Opens path for reading and writing, makes it where it is not there, and locks it. Follows no

@@ -82,7 +82,9 @@ corun_status plan_new(plan_table **out, const char *device, int32_t sm_count, in
 void plan_close(plan_table *t)
 {
     if (!t) return;
+    for (size_t i = 0; i < t->n_entry; i++) mem_free(t->entry[i].note);
     mem_free(t->entry);
+    mem_free(t->end);
     mem_free(t);
 }
 
@@ -103,7 +105,11 @@ corun_status plan_add(plan_table *t, const plan_entry *e)
     if (why) FAIL(CORUN_EINVAL, "plan table: %s", why);
     size_t i = lower_bound(t, e);
     if (i < t->n_entry && compare(&t->entry[i], e) == 0) {
+        char *note = t->entry[i].note;
+        bool same = plan_config_equal(&t->entry[i].config, &e->config);
+        if (!same) mem_free(note);
         t->entry[i] = *e;
+        t->entry[i].note = same ? note : NULL;
         return CORUN_OK;
     }
     if (t->n_entry == MAX_ENTRIES)
@@ -178,6 +184,7 @@ typedef struct reader {
     char text[MAX_LINE]; /* the line, its words terminated */
     char *word[MAX_WORDS];
     int n_word;
+    buf note; /* comment lines since the last plan */
 } reader;
 
 static corun_status split_words(reader *r, const char *line, size_t len)
@@ -246,7 +253,17 @@ static corun_status read_config(const reader *r, int first, bool all, ops_set se
     return CORUN_OK;
 }
 
-static corun_status read_plan(const reader *r, plan_table *t)
+/* Gives the comment lines that were read to *to, where there are any. */
+static corun_status take_note(reader *r, char **to)
+{
+    TRY(buf_status(&r->note));
+    if (r->note.len == 0) return CORUN_OK;
+    *to = mem_dup(r->note.data, r->note.len, "plan table");
+    buf_reset(&r->note);
+    return *to ? CORUN_OK : CORUN_ENOMEM;
+}
+
+static corun_status read_plan(reader *r, plan_table *t)
 {
     plan_entry e = {0};
     int set, bias, f32;
@@ -269,7 +286,7 @@ static corun_status read_plan(const reader *r, plan_table *t)
     if (t->n_entry == before)
         FAIL(CORUN_EFORMAT, "%s: line %d: a second plan of one set, shape and rows", r->what,
              r->line);
-    return CORUN_OK;
+    return take_note(r, &t->entry[lower_bound(t, &e)].note);
 }
 
 /* The name is the rest of the line: it may hold spaces, one between two words. */
@@ -296,7 +313,7 @@ static corun_status read_device(const reader *r, plan_table *t)
     return CORUN_OK;
 }
 
-static corun_status read_line(const reader *r, int *n_item, plan_table *t)
+static corun_status read_line(reader *r, int *n_item, plan_table *t)
 {
     int item = (*n_item)++;
     const char *word = r->word[0];
@@ -324,17 +341,21 @@ corun_status plan_parse(plan_table **out, const char *text, size_t len, const ch
     reader r = {.what = what};
     int n_item = 0;
     TRY(plan_new(&t, "", 0, 0));
+    buf_init(&r.note, MAX_FILE);
     corun_status st = CORUN_OK;
     for (size_t at = 0; at < len && st == CORUN_OK;) {
         const char *end = memchr(text + at, '\n', len - at);
         size_t n = end ? (size_t)(end - text) - at : len - at;
         r.line++;
         st = split_words(&r, text + at, n);
+        if (st == CORUN_OK && r.text[0] == '#') buf_printf(&r.note, "%s\n", r.text);
         if (st == CORUN_OK && r.n_word > 0) st = read_line(&r, &n_item, t);
         at += n + 1;
     }
     if (st == CORUN_OK && n_item < 2)
         st = err_set(CORUN_EFORMAT, "%s: ends before the line 'device'", what);
+    if (st == CORUN_OK) st = take_note(&r, &t->end);
+    buf_free(&r.note);
     *out = st == CORUN_OK ? t : NULL;
     if (st != CORUN_OK) plan_close(t);
     return st;
@@ -399,7 +420,11 @@ void plan_write(const plan_table *t, buf *b)
     buf_printf(b, "corun-plan 1\ndevice %lld %d %s\n", (long long)t->version, t->sm_count,
                t->device);
     put_fixed(b, t);
-    for (size_t i = 0; i < t->n_entry; i++) put_entry(b, &t->entry[i], true);
+    for (size_t i = 0; i < t->n_entry; i++) {
+        if (t->entry[i].note) buf_puts(b, t->entry[i].note);
+        put_entry(b, &t->entry[i], true);
+    }
+    if (t->end) buf_puts(b, t->end);
 }
 
 corun_status plan_digest(const plan_table *t, ops_set set, char hex[33])

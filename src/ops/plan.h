@@ -4,7 +4,8 @@
  * Invariant: a table that parsed holds nothing that its kernel set forbids (canonical and fixed:
  * admitted algorithm ids, no split, no reduction: docs/numerics.md, section 1), and no key twice.
  *
- * The file is text, one item a line, '#' begins a comment line:
+ * The file is text, one item a line. Lines that begin with '#' are comments, kept with the next
+ * plan:
  *   corun-plan 1
  *   device LIBRARY_VERSION SM_COUNT NAME
  *   fixed ID TILE STAGES CLUSTER CUSTOM SWIZZLE
@@ -38,6 +39,7 @@ typedef struct plan_entry {
     int32_t rows; /* the entry serves products of at most so many rows */
     plan_config config;
     int64_t ns;
+    char *note; /* the comment lines before it, NULL: none; the table's */
 } plan_entry;
 
 typedef struct plan_table {
@@ -48,6 +50,7 @@ typedef struct plan_table {
     plan_config fixed;
     plan_entry *entry; /* in order of set, shape, rows */
     size_t n_entry, cap;
+    char *end; /* the comment lines behind the last entry, NULL: none */
 } plan_table;
 
 /* True for the ids whose kernels have the canonical order. */
@@ -73,8 +76,8 @@ extern const plan_text plan_texts[];
 extern const size_t plan_n_text;
 void plan_close(plan_table *t); /* NULL is fine */
 
-/* Puts an entry in its place; one with the same key is replaced. CORUN_EINVAL for one that the set
- * forbids. */
+/* Puts an entry in its place; one with the same key is replaced, and its comments go with it unless
+ * the configuration is the same. e->note NULL. CORUN_EINVAL for one that the set forbids. */
 corun_status plan_add(plan_table *t, const plan_entry *e);
 /* The entry of the shape with the fewest rows that serves `rows`, else its largest; NULL: none. */
 const plan_entry *plan_find(const plan_table *t, ops_set set, const plan_shape *s, int32_t rows);
@@ -82,7 +85,7 @@ const plan_entry *plan_find(const plan_table *t, ops_set set, const plan_shape *
 void plan_missing(const plan_table *t, const ops_dims *d, char *out, size_t cap);
 /* Whether the table was made on this device with this library. */
 bool plan_is_for(const plan_table *t, const char *device, int32_t sm_count, int64_t version);
-/* The text of the table. */
+/* The text of the table, comments included. */
 void plan_write(const plan_table *t, buf *b);
 /* Digest of what a set takes from the table; times and comments move nothing. t NULL: no table. */
 corun_status plan_digest(const plan_table *t, ops_set set, char hex[33]);
