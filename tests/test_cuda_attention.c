@@ -240,6 +240,22 @@ static void run(rig *r, const piece *row, int32_t n, float *result)
     take(r, result);
 }
 
+/* A step whose rows may overlap: each output must be that of its position. */
+static void run_against(rig *r, const piece *row, int32_t n, const float *expect)
+{
+    put_step(r, row, n);
+    launch(r);
+    CUDA(cudaStreamSynchronize((cudaStream_t)device.stream));
+    CUDA(cudaMemcpy(r->host, r->wide, ROOM * r->token * sizeof(float), cudaMemcpyDeviceToHost));
+    for (int32_t i = 0, t = 0; i < n; i++)
+        for (int32_t k = 0; k < row[i].n; k++, t++)
+            if (memcmp(r->host + (size_t)t * r->token, expect + (size_t)r->at[t] * r->token,
+                       r->token * sizeof(float)) != 0)
+                fail_msg("d %d, group %d, pages of %d, %d rows: token %d of [%d, %d) differs",
+                         r->d.d_head, r->d.n_head / N_KV, r->kv.page_tokens, n, k, row[i].first,
+                         row[i].first + row[i].n);
+}
+
 static float *results(const rig *r)
 {
     float *x = malloc(LENGTH * r->token * sizeof *x);
@@ -331,6 +347,42 @@ static void test_phases_agree(void **state)
             free(got);
             close_rig(r);
         }
+}
+
+/* Pieces of 2 to 129 tokens at the borders of blocks and chunks: alone, where the blocks are spread
+ * over the device, and as many in a step as have room, where each CTA does one after the other. */
+static void test_short_pieces(void **state)
+{
+    static const int32_t shape[][3] = {{128, 4, 64}, {64, 3, 16}};
+    static const int32_t first[] = {0, 1, 63, 64, 65, 127, 128, 400, 449, 511, 512};
+    static const int32_t alone[] = {2, 3, 17, 63, 64, 65, 66, 112, 127, 128, 129};
+    enum { N_FIRST = sizeof first / sizeof *first, N_ALONE = sizeof alone / sizeof *alone };
+    static piece row[ROOM / 2];
+    NEED_DEVICE;
+    int32_t more = getenv("CORUN_TEST_SHORT") ? 9 : 1;
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        rig *r = open_rig(shape[i][0], shape[i][1], shape[i][2], OPS_SET_CANONICAL);
+        float *expect = results(r);
+        int32_t n = 0, tokens = 0;
+        run_decode(r, expect);
+        for (int32_t f = 0; f < N_FIRST; f++)
+            for (int32_t k = 0; k < N_ALONE; k++)
+                run_against(r, &(piece){first[f], alone[k]}, 1, expect);
+        for (int32_t length = 2; length <= 129; length += more)
+            for (int32_t f = 0; f < N_FIRST; f++) {
+                if (tokens + length > ROOM) {
+                    run_against(r, row, n, expect);
+                    n = tokens = 0;
+                }
+                row[n++] = (piece){first[f], length};
+                tokens += length;
+            }
+        run_against(r, row, n, expect);
+        for (n = 0; n < ROOM / 2; n++) row[n] = (piece){n % 126, 2}; /* items of one block */
+        for (int32_t times = 0; times < 8; times++) run_against(r, row, n, expect);
+        free(expect);
+        close_rig(r);
+    }
 }
 
 /* Some rows of each kind, alone and in pieces: few enough for a tool that follows every access. */
@@ -427,12 +479,11 @@ static void test_planted_fault(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_phases_agree),
-                                       cmocka_unit_test(test_few),
-                                       cmocka_unit_test(test_replay),
-                                       cmocka_unit_test(test_standard_follows_load),
-                                       cmocka_unit_test(test_planted_fault)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_phases_agree),
+        cmocka_unit_test(test_short_pieces), cmocka_unit_test(test_few),
+        cmocka_unit_test(test_replay),       cmocka_unit_test(test_standard_follows_load),
+        cmocka_unit_test(test_planted_fault)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
 
