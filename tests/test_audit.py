@@ -41,6 +41,12 @@ def test_table(corun, cache):
     assert len(kept(cache)) == 1 and kept(cache)[0].stat().st_mtime_ns == stamp.st_mtime_ns
 
 
+def test_report_that_cannot_be_written(corun, cache):
+    """Before anything is measured."""
+    r = corun("audit", "-m", MODEL, *OPTIONS, "--json", "no/a.json")
+    assert r.returncode == 2 and b"no/a.json" in r.stderr and not r.stdout and not kept(cache)
+
+
 def test_kept_failure(corun, cache):
     assert corun("audit", "-m", MODEL, *OPTIONS).returncode == 0
     a = json.loads(kept(cache)[0].read_text())

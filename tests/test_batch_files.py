@@ -124,6 +124,15 @@ def test_merge_of_wrong_shards(shards):
     merge(corun, "s0", "s1", "s2", code=2, text=b"not the row of line 5")
 
 
+def test_merge_into_its_input(shards):
+    corun, whole = shards
+    before = (corun.folder / "in.jsonl").read_bytes()
+    for out in ("in.jsonl", "./in.jsonl", "s1"):
+        r = corun("merge", "-o", out, "-i", "in.jsonl", "s0", "s1", "s2")
+        assert r.returncode == 2 and b"the output is also an input" in r.stderr
+    assert (corun.folder / "in.jsonl").read_bytes() == before
+
+
 def test_merge_of_cut_shards(shards):
     corun, whole = shards
     full = [(corun.folder / f"s{i}").read_bytes() for i in range(3)]

@@ -47,6 +47,11 @@ def test_form_for_cpus(tiny):
     assert v["prefill"]["tokens"] == 32 and v["context"] == 64
 
 
+def test_context_out_of_range(tiny):
+    for context in ("0", "2147483647"):
+        assert b"out of range" in bench(tiny, "--context", context, code=2).stderr
+
+
 def test_steps(tiny):
     rows = figures(tiny, "--steps", "5x300,1x100", "--timed", "7", "--chunk", "128", "--policy", "free,corun")
     assert [(v["policy"], v["rows"]) for v in rows] == [("free", 5), ("free", 1), ("corun", 5), ("corun", 1)]
@@ -164,7 +169,8 @@ def test_tables_of_figures(table, tmp_path):
     assert "| qwen3-8b | 256x1024/1024 | `dynamic` | 27.00 | 9,000 | 33 / 1,023 | 1,520 MHz, 699 W | 12.00 GiB |" in text
     assert "step 256 x 1,536 | in 0 of 120 steps; the host waits 18.50 ms a step | 0 |" in text
     assert "Revisions: job: b; prompts: b; step: b." in text
-    assert text.count("not measured") == 7
+    assert "| attention of a prompt of 8,192 | 585 TFLOP/s | 560 TFLOP/s; 620 |" in text
+    assert text.count("not measured") == 8  # with the attention of a prompt of 32,768
 
 
 def test_price_of_the_canonical_order(table, tmp_path, monkeypatch):

@@ -93,8 +93,46 @@ def test_shard_is_plain_numbers(corun, shard):
 
 def test_metrics_is_output(corun):
     corun.write("in.jsonl", mixed(3))
-    r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "o", "--metrics", "o")
-    assert r.returncode == 2 and b"one place" in r.stderr
+    for metrics in ("o", "./o", str(corun.folder / "o"), "here/o", "o.corun-journal", ".o.corun-part"):
+        (corun.folder / "here").exists() or (corun.folder / "here").symlink_to(".")
+        r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "o", "--metrics", metrics)
+        assert r.returncode == 2 and b"one place" in r.stderr, metrics
+        assert sorted(os.listdir(corun.folder)) == ["here", "in.jsonl"]
+
+
+def test_output_is_the_model(corun, tmp_path):
+    """A file that a model is made of is no place for an output."""
+    folder = corun.folder / "model"
+    shutil.copytree(ROOT / "tests/data/golden/llama_plain", folder)
+    for name in ("golden.json", "golden.bin"):  # not the model's
+        (folder / name).unlink()
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    corun.write("in.jsonl", [completion("a", "x", max_tokens=1)])
+    commands = (["batch", "-i", "in.jsonl", "-o"], ["score", "-i", "in.jsonl", "-o"],
+                ["batch", "-i", "in.jsonl", "-o", "out", "--metrics"], ["verify", "--json"], ["audit", "--json"])
+    for args in commands:
+        for name in before:
+            r = corun(*args, f"model/{name}", "-m", "model")
+            assert r.returncode == 2 and b"file of the model" in r.stderr, (args, name, r.stderr)
+        r = corun(*args, "./model/../model/config.json", "-m", "model/config.json", "--dummy-weights")
+        assert r.returncode == 2 and b"also an input" in r.stderr, (args, r.stderr)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+    for _ in range(2):  # a result in the folder is none of its files
+        r = corun("batch", "-i", "in.jsonl", "-o", "model/rows.jsonl", "-m", "model", "-q")
+        assert r.returncode == 0, r.stderr
+
+
+def test_run_refuses_what_is_not_utf8(corun):
+    for args in (["-p", "a\udcffb"], ["-p", "a", "--system", "\udcff"], ["-p", "a", "--stop", "\udcff"]):
+        r = corun("run", "-m", "fake:phase", *args)
+        assert r.returncode == 2 and b"UTF-8" in r.stderr, r.stderr
+    r = corun("run", "-m", "fake:phase", "-p", "-", "--raw", stdin=b"a\xffb")
+    assert r.returncode == 2 and b"byte 1 is not UTF-8" in r.stderr
+    r = corun("run", "-m", "fake:phase", "-p", "-", "--raw", stdin=b"a" * (17 << 20))
+    assert r.returncode == 2 and r.stderr
+    corun.write("in.jsonl", mixed(3))
+    r = corun("batch", "-m", "fake:phase", "-i", "in.jsonl", "-o", "o", "--served-model-name", "\udcff")
+    assert r.returncode == 2 and b"--served-model-name: not UTF-8" in r.stderr
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json",
@@ -656,6 +694,9 @@ def test_score(corun):
     assert rows[1]["custom_id"] == "k" and rows[1]["tokens"] == [97, 98, 99]
     assert len(rows[2]["top_logprobs"][1]) == 2
     assert rows[3]["error"] and rows[4]["error"] and rows[3]["line"] == 4
+    r = corun("score", "-m", "fake:phase", "-q", "--top", "2", stdin=b'{"tokens": [5]}\n')
+    one = json.loads(r.stdout)
+    assert one["token_logprobs"] == [None] and one["top_logprobs"] == [None]
     r = corun("score", "-m", "fake:phase", "-q", "--text", "--strict", stdin=b"abc\r\n\nab\xff\n")
     assert r.returncode == 3
     first, second = map(json.loads, r.stdout.splitlines())

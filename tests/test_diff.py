@@ -195,6 +195,8 @@ def test_scores(corun):
     out, _ = diff(corun, 1, "a", "b")
     assert "row of line 1" in out and "token 2: log-probability" in out
     assert corun("replay", "a", "-m", "fake:phase").returncode == 0
+    r = corun("replay", "a", "-m", "fake:phase", "-i", "s.jsonl")
+    assert r.returncode == 2 and b"a: holds scores: they are run from their rows, without -i" in r.stderr
     r = corun("replay", "b", "-m", "fake:phase")
     assert r.returncode == 1 and b"token 2: log-probability" in r.stdout
 

@@ -88,12 +88,17 @@ static void put_score(jw *w, const json_t *row)
     jw_close(w, '}');
 }
 
+bool again_is_score(const json_t *row)
+{
+    return !diff_body(row) && json_is_array(json_object_get(row, "token_logprobs"));
+}
+
 corun_status again_line(const json_t *row, buf *line, bool *score)
 {
     const json_t *body = diff_body(row);
     jw w;
     jw_init(&w, line);
-    *score = !body && json_is_array(json_object_get(row, "token_logprobs"));
+    *score = again_is_score(row);
     if (*score)
         put_score(&w, row);
     else if (body && json_is_string(json_object_get(row, "custom_id")))

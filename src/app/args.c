@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/utf8.h"
 
 corun_status args_size(const char *text, int64_t *out)
 {
@@ -48,6 +49,10 @@ static corun_status take(const arg_spec *s, const char *text)
     int64_t i = 0;
     switch (s->kind) {
     case ARG_FLAG: break;
+    case ARG_UTF8:
+        if (utf8_bad(text, strlen(text)) < strlen(text)) FAIL(CORUN_EINVAL, "not UTF-8");
+        *(const char **)s->dest = text;
+        break;
     case ARG_TEXT: *(const char **)s->dest = text; break;
     case ARG_INT:
         TRY(read_integer(text, INT32_MIN, INT32_MAX, &i));

@@ -11,6 +11,7 @@
 typedef enum arg_kind {
     ARG_FLAG, /* bool */
     ARG_TEXT, /* const char *: points into argv */
+    ARG_UTF8, /* the same, for what requests and rows hold: UTF-8 */
     ARG_INT,  /* int32_t */
     ARG_LONG, /* int64_t */
     ARG_REAL, /* double */

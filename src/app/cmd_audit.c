@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "app/cmd.h"
+#include "app/sink.h"
 #include "proof/audit.h"
 
 typedef struct audit_args {
@@ -66,13 +67,11 @@ static int show_diff(const char *a, const char *b)
     return st != CORUN_OK ? cmd_fail(st) : n ? CMD_PROMISE : CMD_OK;
 }
 
-static corun_status write_json(const char *path, const buf *text)
+static corun_status find_json(place *at, const audit_args *a)
 {
-    FILE *f = fopen(path, "w");
-    bool ok = f && fwrite(text->data, 1, text->len, f) == text->len;
-    if (f && fclose(f) != 0) ok = false;
-    if (!ok) FAIL(CORUN_EIO, "%s: cannot be written", path);
-    return CORUN_OK;
+    if (!a->json) return CORUN_OK;
+    TRY(place_find(at, a->json, &a->e.model, 1));
+    return place_idle(at);
 }
 
 int cmd_audit(int argc, char **argv)
@@ -92,12 +91,15 @@ int cmd_audit(int argc, char **argv)
     buf json;
     char kept[1024];
     int failed = 0;
+    place json_at = {0};
     buf_init(&json, 1 << 20);
-    st = cmd_open(&s, &a.e, false);
+    st = find_json(&json_at, &a);
+    if (st == CORUN_OK) st = cmd_open(&s, &a.e, false);
     if (st == CORUN_OK) st = proof_audit(s.model, &o, stdout, &json, kept, &failed);
     if (st == CORUN_OK) printf(kept[0] ? "kept in %s\n" : "not kept: no cache folder%s\n", kept);
-    if (st == CORUN_OK && a.json) st = write_json(a.json, &json);
+    if (st == CORUN_OK && a.json) st = sink_whole(&json_at, &json);
     buf_free(&json);
+    place_free(&json_at);
     cmd_close(&s);
     return st != CORUN_OK ? cmd_fail(st) : failed ? CMD_PROMISE : CMD_OK;
 }

@@ -53,7 +53,7 @@ static corun_status read_args(batch_args *a, int argc, char **argv)
         {"check", 0, ARG_FLAG, &a->check, NULL,
          "check the lines only; exit code 2 when some are bad"},
         {"strict", 0, ARG_FLAG, &a->strict, NULL, "exit code 3 when there are error rows"},
-        {"served-model-name", 0, ARG_TEXT, &a->e.served_name, "NAME",
+        {"served-model-name", 0, ARG_UTF8, &a->e.served_name, "NAME",
          "refuse requests for another model"},
         {"arrival", 0, ARG_TEXT, &a->arrival, "WHEN",
          "lines submitted before each step: all, a number, or seed:S (0 to 8 each)"},
@@ -97,15 +97,15 @@ static json_t *options_of(const batch_args *a)
 static corun_status open_files(batch *b, const batch_args *a)
 {
     TRY(lines_open(&b->in, a->in, JOB_MAX_LINE));
+    const char *inputs[] = {a->in, a->e.model};
     if (a->metrics) {
-        if (a->out && strcmp(a->metrics, a->out) == 0)
-            FAIL(CORUN_EINVAL, "--metrics %s and -o %s write to one place", a->metrics, a->out);
-        TRY(place_find(&b->metrics_at, a->metrics, &a->in, 1));
+        TRY(place_find(&b->metrics_at, a->metrics, inputs, 2));
         TRY(place_idle(&b->metrics_at));
     }
     b->out.quiet = a->quiet;
+    b->out.metrics = a->metrics ? &b->metrics_at : NULL;
     if (a->check) return lines_survey(a->in, &b->out.input);
-    return results_open(&b->out, a->out, a->in, options_of(a), "batch", a->restart);
+    return results_open(&b->out, a->out, a->in, a->e.model, options_of(a), "batch", a->restart);
 }
 
 /* The first line of a run of pieces: all that its rows depend on beside the lines. */
@@ -145,7 +145,6 @@ static corun_status say_who(batch *b, const batch_args *a)
 static corun_status write_metrics(batch *b, const batch_args *a)
 {
     if (!a->metrics) return CORUN_OK;
-    sink *to = NULL;
     corun_stats stats = {0};
     char hex[33], json[16384];
     size_t n = 0;
@@ -156,10 +155,7 @@ static corun_status write_metrics(batch *b, const batch_args *a)
     buf text;
     buf_init(&text, (size_t)64 << 20);
     corun_status st = report_metrics(&b->report, &stats, n ? json : NULL, n, &text);
-    if (st == CORUN_OK) st = sink_open(&to, &b->metrics_at);
-    if (st == CORUN_OK) st = sink_put(to, text.data, text.len);
-    if (st == CORUN_OK) st = sink_commit(to);
-    sink_close(to);
+    if (st == CORUN_OK) st = sink_whole(&b->metrics_at, &text);
     buf_free(&text);
     return st;
 }

@@ -13,7 +13,7 @@
 #define MAX_SHARD 4096
 
 typedef struct merge {
-    const char *pos[MAX_SHARD];
+    const char *pos[MAX_SHARD + 1]; /* and one for place_find */
     size_t n;
     lines *in[MAX_SHARD];
     place at;
@@ -139,7 +139,8 @@ static corun_status run(merge *m, const char *out)
 {
     for (size_t i = 0; i < m->n; i++) TRY(lines_open(&m->in[i], m->pos[i], JOB_MAX_ROW));
     if (m->input) TRY(lines_open(&m->asked, m->input, JOB_MAX_LINE));
-    TRY(place_find(&m->at, out, m->pos, m->n));
+    m->pos[m->n] = m->input;
+    TRY(place_find(&m->at, out, m->pos, m->n + 1));
     TRY(place_idle(&m->at));
     TRY(sink_open(&m->out, &m->at));
     for (size_t i = 0, ended = m->n; !cmd_signal(); i = (i + 1) % m->n) {

@@ -201,6 +201,9 @@ static corun_status line_of(replay *r, const rows_entry *e, const json_t *row, c
     *score = false;
     rows_name(row, e, name);
     if (r->a->in) {
+        if (again_is_score(row))
+            FAIL(CORUN_EINVAL, "%s: holds scores: they are run from their rows, without -i",
+                 r->a->result);
         const rows_entry *from = rows_find(&r->in, e->key);
         if (!from) FAIL(CORUN_EINVAL, "%s: has no line for %s", r->a->in, name);
         *line = r->in.text.data + from->at;

@@ -8,6 +8,7 @@
 #include "app/cmd.h"
 #include "app/openai.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 typedef struct run_args {
     cmd_engine_args e;
@@ -22,8 +23,8 @@ static corun_status read_args(run_args *a, int argc, char **argv)
 {
     const arg_spec specs[] = {
         {NULL, 0, ARG_FLAG, NULL, NULL, "Prompt:"},
-        {"prompt", 'p', ARG_TEXT, &a->prompt, "TEXT", "what the user says; - reads standard input"},
-        {"system", 0, ARG_TEXT, &a->system, "TEXT", "a system message before it"},
+        {"prompt", 'p', ARG_UTF8, &a->prompt, "TEXT", "what the user says; - reads standard input"},
+        {"system", 0, ARG_UTF8, &a->system, "TEXT", "a system message before it"},
         {"raw", 0, ARG_FLAG, &a->raw, NULL, "no chat template: continue the text"},
         {NULL, 0, ARG_FLAG, NULL, NULL, "Sampling (defaults: the model's):"},
         {"max-tokens", 'n', ARG_INT, &a->max_tokens, "N", "most new tokens (default 256)"},
@@ -32,7 +33,7 @@ static corun_status read_args(run_args *a, int argc, char **argv)
         {"min-p", 0, ARG_REAL, &a->min_p, "X", ""},
         {"top-k", 0, ARG_INT, &a->top_k, "N", ""},
         {"seed", 's', ARG_LONG, &a->seed, "N", "default: made from the request"},
-        {"stop", 0, ARG_TEXT, &a->stop, "TEXT", "end before this text"},
+        {"stop", 0, ARG_UTF8, &a->stop, "TEXT", "end before this text"},
         {"verbose", 'v', ARG_FLAG, &a->verbose, NULL,
          "times, speeds and identity on standard error"},
         {"help", 'h', ARG_FLAG, &a->help, NULL, "this text"},
@@ -62,7 +63,10 @@ static corun_status read_stdin(buf *b)
     size_t n;
     while ((n = fread(block, 1, sizeof block, stdin)) > 0) buf_put(b, block, n);
     if (ferror(stdin)) FAIL(CORUN_EIO, "standard input: %s", strerror(errno));
-    return buf_status(b);
+    TRY(buf_status(b));
+    size_t bad = utf8_bad(b->data ? b->data : "", b->len);
+    if (bad < b->len) FAIL(CORUN_EINVAL, "standard input: byte %zu is not UTF-8", bad);
+    return CORUN_OK;
 }
 
 static void put_message(jw *w, const char *role, const char *text, size_t len)
@@ -80,15 +84,8 @@ static void put_real(jw *w, const char *key, double v)
 }
 
 /* The call as a batch line. */
-static corun_status write_line(const run_args *a, buf *out)
+static corun_status write_line(const run_args *a, const char *text, size_t len, buf *out)
 {
-    buf in;
-    buf_init(&in, JOB_MAX_LINE);
-    if (strcmp(a->prompt, "-") == 0)
-        TRY(read_stdin(&in));
-    else
-        buf_puts(&in, a->prompt);
-    const char *text = in.data ? in.data : "";
     jw w;
     jw_init(&w, out);
     jw_open(&w, '{');
@@ -100,12 +97,12 @@ static corun_status write_line(const run_args *a, buf *out)
     jw_field_str(&w, "model", "");
     if (a->raw) {
         jw_key(&w, "prompt");
-        jw_str(&w, text, in.len);
+        jw_str(&w, text, len);
     } else {
         jw_key(&w, "messages");
         jw_open(&w, '[');
         if (a->system) put_message(&w, "system", a->system, strlen(a->system));
-        put_message(&w, "user", text, in.len);
+        put_message(&w, "user", text, len);
         jw_close(&w, ']');
     }
     jw_field_int(&w, "max_tokens", a->max_tokens);
@@ -123,7 +120,16 @@ static corun_status write_line(const run_args *a, buf *out)
     }
     jw_close(&w, '}');
     jw_close(&w, '}');
-    corun_status st = buf_status(&in) != CORUN_OK ? buf_status(&in) : buf_status(out);
+    return buf_status(out);
+}
+
+static corun_status make_line(const run_args *a, buf *out)
+{
+    if (strcmp(a->prompt, "-") != 0) return write_line(a, a->prompt, strlen(a->prompt), out);
+    buf in;
+    buf_init(&in, JOB_MAX_LINE);
+    corun_status st = read_stdin(&in);
+    if (st == CORUN_OK) st = write_line(a, in.data ? in.data : "", in.len, out);
     buf_free(&in);
     return st;
 }
@@ -173,7 +179,7 @@ static corun_status run(const run_args *a, cmd_session *s, buf *line)
 {
     job *j;
     double began = clock_seconds(), first = 0;
-    TRY(write_line(a, line));
+    TRY(make_line(a, line));
     TRY(cmd_open(s, &a->e, true));
     TRY(openai_open(&j, line->data, line->len, 1));
     corun_status st = openai_prepare(j, &s->facts);

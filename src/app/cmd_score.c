@@ -50,7 +50,7 @@ static corun_status run(const score_args *a, cmd_session *s, lines **in, results
     json_t *options = json_pack("{s:i, s:b}", "top", a->top, "text", a->text);
     TRY(lines_open(in, a->in, JOB_MAX_LINE));
     out->quiet = a->quiet;
-    TRY(results_open(out, a->out, a->in, options, "score", a->restart));
+    TRY(results_open(out, a->out, a->in, a->e.model, options, "score", a->restart));
     TRY(cmd_open(s, &a->e, true));
     TRY(results_begin(out, s));
     s->facts.defaults.prompt_logprobs = a->top;

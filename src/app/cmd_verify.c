@@ -148,21 +148,12 @@ static corun_status read_requests(own_requests *own, const char *path, const job
     return st;
 }
 
-static corun_status write_json(const place *at, const buf *b)
-{
-    sink *s;
-    TRY(sink_open(&s, at));
-    corun_status st = sink_put(s, b->data, b->len);
-    if (st == CORUN_OK) st = sink_commit(s);
-    sink_close(s);
-    return st;
-}
-
 static corun_status run(const verify_args *a, cmd_session *s, own_requests *own, buf *json,
                         place *json_at)
 {
     if (a->json) {
-        TRY(place_find(json_at, a->json, &a->in, a->in != NULL));
+        const char *inputs[] = {a->in, a->e.model};
+        TRY(place_find(json_at, a->json, inputs, 2));
         TRY(place_idle(json_at));
     }
     char program[4096];
@@ -205,7 +196,7 @@ static corun_status run(const verify_args *a, cmd_session *s, own_requests *own,
     if (a->json && json->len && (st == CORUN_OK || st == CORUN_EMISMATCH)) {
         char text[ERR_TEXT_MAX]; /* the verdict outlives a report that could not be written */
         snprintf(text, sizeof text, "%s", err_text());
-        TRY(write_json(json_at, json));
+        TRY(sink_whole(json_at, json));
         if (st != CORUN_OK) st = err_set(st, "%s", text);
     }
     return st;

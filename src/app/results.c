@@ -22,14 +22,15 @@ static corun_status describe_input(results *r)
     return st;
 }
 
-corun_status results_open(results *r, const char *out, const char *in, json_t *options,
-                          const char *command, bool restart)
+corun_status results_open(results *r, const char *out, const char *in, const char *model,
+                          json_t *options, const char *command, bool restart)
 {
-    const char *version = corun_version();
+    const char *version = corun_version(), *inputs[] = {in, model};
     r->facts = json_object();
     TRY(facts_set(r->facts, "options", options));
     TRY(lines_survey(in, &r->input));
-    TRY(place_find(&r->at, out, &in, 1));
+    TRY(place_find(&r->at, out, inputs, 2));
+    if (r->metrics) TRY(place_apart(r->metrics, &r->at, "--metrics"));
     if (!r->at.path) {
         if (restart) FAIL(CORUN_EINVAL, "--restart: standard output has no journal");
         return sink_open(&r->direct, &r->at);

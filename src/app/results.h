@@ -14,14 +14,15 @@ typedef struct results {
     json_t *facts;    /* what a run that goes on must have in common */
     lines_shape input;
     bool quiet;
-    bool begun, done; /* rows can come; the output is complete and in place */
+    const place *metrics; /* another output of the run, NULL: none */
+    bool begun, done;     /* rows can come; the output is complete and in place */
 } results;
 
 /* Refuses what can be refused before the model is read: places, a journal of another input or of
  * other options. options (an object) is taken over; it holds what moves bytes and is not part of
- * the numeric identity. */
-corun_status results_open(results *r, const char *out, const char *in, json_t *options,
-                          const char *command, bool restart);
+ * the numeric identity. in, model: what the output must not be. */
+corun_status results_open(results *r, const char *out, const char *in, const char *model,
+                          json_t *options, const char *command, bool restart);
 /* The engine is open: its identity must be the journal's. Rows can come. */
 corun_status results_begin(results *r, const cmd_session *s);
 

@@ -144,6 +144,7 @@ static void put_tops(const job_tokens *t, jw *w)
     size_t top = 0;
     jw_key(w, "top_logprobs");
     jw_open(w, '[');
+    if (t->n == 0) jw_null(w);
     for (size_t i = 0; i < t->n; top += (size_t)t->n_top[i++]) {
         if (i == 0) {
             jw_null(w);

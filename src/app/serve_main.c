@@ -75,7 +75,7 @@ static corun_status read_args(serve_args *a, int argc, char **argv)
         {NULL, 0, ARG_FLAG, NULL, NULL, "Server:"},
         {"host", 0, ARG_TEXT, &a->host, "ADDRESS", "where to listen (127.0.0.1)"},
         {"port", 0, ARG_INT, &a->port, "N", "TCP port (8000); 0: any free one"},
-        {"served-model-name", 0, ARG_TEXT, &a->e.served_name, "NAME",
+        {"served-model-name", 0, ARG_UTF8, &a->e.served_name, "NAME",
          "the model's name; requests for another one are refused"},
         {"api-keys", 0, ARG_TEXT, &a->keys, "FILE", "one key a line; # begins a comment"},
         {"no-keys", 0, ARG_FLAG, &a->no_keys, NULL,

@@ -38,6 +38,32 @@ static char *join(const char *path, size_t dir, const char *before, const char *
     return text;
 }
 
+/* Where the file's own name begins. */
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool ends(const char *name, const char *with)
+{
+    size_t n = strlen(name), m = strlen(with);
+    return n >= m && strcmp(name + n - m, with) == 0;
+}
+
+/* Whether a file of the folder is one that a model in it is made of. */
+static bool of_model(const char *name, const struct stat *folder)
+{
+    struct stat sb;
+    const char *file = base_of(name);
+    char *dir = file > name ? mem_dup(name, (size_t)(file - name), "path") : NULL;
+    bool there = stat(dir ? dir : ".", &sb) == 0 && same_file(&sb, folder);
+    mem_free(dir);
+    return there && (ends(file, ".safetensors") || ends(file, ".safetensors.index.json") ||
+                     ends(file, ".gguf") || ends(file, ".jinja") || ends(file, "config.json") ||
+                     strncmp(file, "tokenizer", 9) == 0 || strncmp(file, "chat_template", 13) == 0);
+}
+
 /* The file that name means, in p->path. */
 static corun_status resolve(place *p, const char *name, const char *const *input, size_t n)
 {
@@ -45,9 +71,12 @@ static corun_status resolve(place *p, const char *name, const char *const *input
     if (stat(name, &sb) == 0) {
         if (!S_ISREG(sb.st_mode))
             FAIL(CORUN_EINVAL, "%s: not a regular file (\"-\" is standard output)", name);
-        for (size_t i = 0; i < n; i++)
-            if (strcmp(input[i], "-") != 0 && stat(input[i], &in) == 0 && same_file(&sb, &in))
-                FAIL(CORUN_EINVAL, "%s: the output is also an input", name);
+        for (size_t i = 0; i < n; i++) {
+            if (!input[i] || strcmp(input[i], "-") == 0 || stat(input[i], &in) != 0) continue;
+            if (same_file(&sb, &in)) FAIL(CORUN_EINVAL, "%s: the output is also an input", name);
+            if (S_ISDIR(in.st_mode) && of_model(name, &in))
+                FAIL(CORUN_EINVAL, "%s: the output is a file of the model %s", name, input[i]);
+        }
         char *real = realpath(name, NULL);
         if (!real) FAIL(CORUN_EINVAL, "%s: %s", name, strerror(errno));
         p->path = mem_dup(real, strlen(real), "path");
@@ -69,7 +98,7 @@ corun_status place_find(place *p, const char *name, const char *const *input, si
     *p = (place){.gz = len > 3 && strcmp(name + len - 3, ".gz") == 0};
     if (strcmp(name, "-") == 0) return CORUN_OK;
     TRY(resolve(p, name, input, n_input));
-    const char *slash = strrchr(p->path, '/'), *file = slash ? slash + 1 : p->path;
+    const char *file = base_of(p->path);
     if (!*file) FAIL(CORUN_EINVAL, "%s: names no file", name);
     size_t dir = (size_t)(file - p->path);
     p->folder = dir ? mem_dup(p->path, dir, "path") : mem_dup(".", 1, "path");
@@ -89,6 +118,25 @@ corun_status place_clear(const place *p)
     TRY(file_lock(&fd, p->temp));
     unlink(p->temp);
     close(fd);
+    return CORUN_OK;
+}
+
+/* Whether both paths name one entry of one folder. */
+static bool same_entry(const place *p, const char *a, const place *q, const char *b)
+{
+    struct stat x, y;
+    return strcmp(base_of(a), base_of(b)) == 0 && stat(p->folder, &x) == 0 &&
+           stat(q->folder, &y) == 0 && same_file(&x, &y);
+}
+
+corun_status place_apart(const place *p, const place *q, const char *option)
+{
+    if (!p->path && !q->path) FAIL(CORUN_EINVAL, "%s and -o write both to standard output", option);
+    if (!p->path || !q->path) return CORUN_OK;
+    const char *a[] = {p->path, p->temp, p->journal}, *b[] = {q->path, q->temp, q->journal};
+    for (int i = 0; i < 9; i++)
+        if (same_entry(p, a[i / 3], q, b[i % 3]))
+            FAIL(CORUN_EINVAL, "%s %s and -o %s write to one place", option, p->path, q->path);
     return CORUN_OK;
 }
 
@@ -253,4 +301,14 @@ void sink_close(sink *s)
     if (s->fd >= 0) close(s->fd);
     buf_free(&s->held);
     mem_free(s);
+}
+
+corun_status sink_whole(const place *p, const buf *b)
+{
+    sink *s;
+    TRY(sink_open(&s, p));
+    corun_status st = sink_put(s, b->data, b->len);
+    if (st == CORUN_OK) st = sink_commit(s);
+    sink_close(s);
+    return st;
 }

@@ -17,10 +17,13 @@ typedef struct place {
 } place;
 
 /* name "-": standard output. Refuses (CORUN_EINVAL) what can be seen to fail before the work: no
- * regular file, a link that leads nowhere, one of the inputs, a folder that cannot be written. */
+ * regular file, a link that leads nowhere, one of the inputs or a file of a model among them (a
+ * GGUF file or a folder), a folder that cannot be written. Inputs may be NULL or "-". */
 corun_status place_find(place *p, const char *name, const char *const *input, size_t n_input);
 /* Removes a temporary file that a killed process left. CORUN_EINVAL: a process still writes it. */
 corun_status place_clear(const place *p);
+/* CORUN_EINVAL: what p's option names and the output q would be one file, or one beside it. */
+corun_status place_apart(const place *p, const place *q, const char *option);
 /* CORUN_EINVAL: a batch that is not at its end has its journal there, and will write its rows. */
 corun_status place_idle(const place *p);
 void place_free(place *p);
@@ -40,5 +43,6 @@ corun_status sink_open(sink **out, const place *p); /* p must outlive it */
 corun_status sink_put(sink *s, const char *data, size_t len);
 corun_status sink_commit(sink *s); /* everything is on disk and in place */
 void sink_close(sink *s);          /* without a commit before: the temporary file is removed */
+corun_status sink_whole(const place *p, const buf *b); /* b alone: open, put, commit, close */
 
 #endif

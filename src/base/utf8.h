@@ -24,4 +24,16 @@ static inline int utf8_part(const unsigned char *s, size_t len)
     return n;
 }
 
+/* The first byte of s that is not part of well-formed UTF-8; len: none is. */
+static inline size_t utf8_bad(const char *s, size_t len)
+{
+    size_t at = 0;
+    while (at < len) {
+        int n = utf8_part((const unsigned char *)s + at, len - at);
+        if (n < 0) return at;
+        at += (size_t)n;
+    }
+    return len;
+}
+
 #endif

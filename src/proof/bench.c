@@ -236,7 +236,7 @@ static void print_table(const figures *f, const corun_model *m, const bench_opts
 corun_status bench_run(corun_model *m, const bench_opts *o, FILE *out)
 {
     if (o->n_ctx < N_NEW || o->n_prefill < 1 || o->n_prefill > 1024 || o->n_repeat < 1 ||
-        o->n_repeat > MAX_REPEAT || o->n_ctx + N_NEW > m->net->cfg.n_ctx)
+        o->n_repeat > MAX_REPEAT || o->n_ctx > m->net->cfg.n_ctx - N_NEW)
         FAIL(CORUN_EINVAL, "bench: context %d, prefill %d or repeat %d is out of range", o->n_ctx,
              o->n_prefill, o->n_repeat);
     bare b;
