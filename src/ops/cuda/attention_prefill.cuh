@@ -18,12 +18,16 @@
 enum {
     PREFILL_K_STAGES = 2,
     PREFILL_V_STAGES = 3,
-    PREFILL_ITEMS = 8, /* places of items: more than those that have copies and no result */
+    PREFILL_ITEMS = 8, /* places of items, which nobody waits for: see below */
     PREFILL_THREADS = 384,
     PREFILL_CONSUMERS = 256,
     PREFILL_TURN_BARRIER = 1, /* named barriers 1 and 2: the turn of each consumer warpgroup */
     FOLD_THREADS = 256
 };
+
+/* A place is written again when the keys of an item behind it could be copied, whose stage all
+ * consumers have left: they, and the warp of the values, have read the place by then. */
+static_assert(PREFILL_ITEMS >= PREFILL_K_STAGES + 2, "places of items");
 
 template <int D> struct prefill_layout {
     static constexpr int MATRIX = ATTN_BLOCK * D * 2;
@@ -324,6 +328,7 @@ template <int D> struct prefill_rows {
         weights(0, t[0]);
         float keep[2] = {begins ? 1.0f : a[0], begins ? 1.0f : a[1]};
         wgmma_wait_behind(fminf(l[0], keep[1]), base);
+        wgmma_arrived(o);
         const uint32_t zero = load_shared(base + layout::ZERO);
         pack_weights(0);
         keep[0] = with_bits(keep[0], zero);
@@ -417,6 +422,7 @@ template <int D> struct prefill_rows {
         start_values(n - 1);
         end_turn();
         wgmma_wait_until<1>();
+        wgmma_arrived(s);
         release_key(n);
     }
 
@@ -430,6 +436,7 @@ template <int D> struct prefill_rows {
         start_scores(n);
         end_turn();
         wgmma_wait_until<0>();
+        wgmma_arrived(s);
         release_key(n);
         if (edge(first)) mask(first);
         for (int r = 0; r < 2; r++) {
@@ -447,16 +454,14 @@ template <int D> struct prefill_rows {
                 l[r] = begins ? 0 : l[r];
             }
             give(n + j);
-            if (edge(first + j)) {
-
-                mask(first + j);
-            }
+            if (edge(first + j)) mask(first + j);
             weights_beside_products(begins);
             release_value(n + j - 1);
             if (begins) end_chunk(chunk++, old_t, old_l);
         }
         start_values(n + count - 1);
         wgmma_wait_until<0>();
+        wgmma_arrived(o);
         release_value(n + count - 1);
         end_chunk(chunk, t, l);
     }

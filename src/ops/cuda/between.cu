@@ -525,11 +525,14 @@ corun_status gpu_between_enter(const gpu_between *b)
     return st;
 }
 
+/* Without a launch the turn stays with the other, whom the next one must still wait for. */
 corun_status gpu_between_leave(const gpu_between *b, corun_status st)
 {
-    if (st == CORUN_OK)
+    if (st == CORUN_OK) {
         st = gpu_status((int)cudaEventRecord(b->done, (cudaStream_t)b->g->stream), "turn");
-    last_turn[b->g->device] = b;
+        if (st != CORUN_OK) cudaStreamSynchronize((cudaStream_t)b->g->stream);
+        last_turn[b->g->device] = b;
+    }
     pthread_mutex_unlock(&turns);
     return st;
 }

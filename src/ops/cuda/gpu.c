@@ -15,6 +15,7 @@ extern char **environ;
 corun_status gpu_status(int code, const char *what)
 {
     if (code == cudaSuccess) return CORUN_OK;
+    (void)cudaGetLastError(); /* it is told here, and not by the next launch again */
     cudaError_t e = (cudaError_t)code;
     FAIL(e == cudaErrorMemoryAllocation ? CORUN_ENOMEM : CORUN_EDEVICE, "%s: %s (%s)", what,
          cudaGetErrorString(e), cudaGetErrorName(e));

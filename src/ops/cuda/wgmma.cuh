@@ -27,6 +27,13 @@ DEVICE void wgmma_wait_behind(float x, uint32_t address)
                  : "memory");
 }
 
+/* Behind a wait: the compiler may not move what uses x in front of it. No instruction. */
+template <int N> DEVICE void wgmma_arrived(float (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+
 DEVICE void wgmma_wait()
 {
     asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
