@@ -18,11 +18,14 @@ typedef struct stream {
     openai_stream *s;
     job *j;
     buf out;
+    int left_out; /* events that are not given: 1 all, 2 every other one */
+    unsigned n;
 } stream;
 
 static void give(stream *t, size_t prompt, const corun_event *e)
 {
     assert_int_equal(job_event(t->j, prompt, e), CORUN_OK);
+    if (t->left_out == 1 || (t->left_out == 2 && t->n++ % 2)) return;
     assert_int_equal(openai_stream_event(t->s, prompt, e, &t->out), CORUN_OK);
 }
 
@@ -143,9 +146,10 @@ static void test_joined_is_whole(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_ASK; i++)
-        for (int order = 0; order < 2; order++) {
+        for (int k = 0; k < 6; k++) {
+            const int order = k % 2;
             job_model m = model(BOS);
-            stream t;
+            stream t = {.left_out = k / 2};
             buf body;
             run_stream(&t, asks[i].chat, asks[i].body, &m, order);
             buf_init(&body, JOB_MAX_ROW);
@@ -171,7 +175,7 @@ static void test_body_is_row(void **state)
                  "{\"model\":\"m\",%.*s}}",
                  asks[i].chat ? "chat/" : "", n, asks[i].body);
         snprintf(sent, sizeof sent, "%s,\"request_id\":\"r\"", asks[i].body);
-        stream t;
+        stream t = {0};
         buf body, row;
         run_stream(&t, asks[i].chat, sent, &m, 1);
         job *j = open_line(line, &m), *was = t.j;
@@ -196,6 +200,59 @@ static void test_body_is_row(void **state)
         openai_stream_close(s);
         job_free(was);
         end_stream(&t);
+    }
+}
+
+/* That the prompt's part of all choices does not fit is seen at the first one. */
+static void test_too_large(void **state)
+{
+    (void)state;
+    job_model m = model(BOS);
+    stream t = {0};
+    buf b;
+    run_stream(&t, false, "\"prompt\":\"The capital of France\",\"n\":9,\"prompt_logprobs\":1", &m,
+               0);
+    buf_init(&b, JOB_MAX_ROW);
+    assert_int_equal(openai_write_body(t.j, &m, 0, &b), CORUN_OK);
+    const size_t whole = b.len;
+    buf_free(&b);
+    buf_init(&b, whole);
+    assert_int_equal(openai_write_body(t.j, &m, 0, &b), CORUN_OK);
+    buf_free(&b);
+    buf_init(&b, whole / 2);
+    assert_int_equal(openai_write_body(t.j, &m, 0, &b), CORUN_ECAPACITY);
+    buf_putc(&b, 0);
+    assert_non_null(strstr(b.data, "\"index\":0"));
+    assert_null(strstr(b.data, "\"index\":1"));
+    buf_free(&b);
+    end_stream(&t);
+}
+
+/* More of it than a row holds is refused before it is made: by what it takes at the least. */
+static void test_refused_for_size(void **state)
+{
+    (void)state;
+    job_model m = model(BOS);
+    m.n_ctx = 1 << 20;
+    for (int k = 0; k < 4; k++) {
+        char text[256];
+        static char body[4096];
+        static const char begin[] = "{\"model\":\"m\",\"prompt\":\"";
+        static const char *const more[] = {"20,\"n\":128", "2,\"n\":128", "20,\"n\":1",
+                                           "20,\"n\":128,\"stream\":true"};
+        job *j;
+        memset(body, 'x', sizeof body);
+        snprintf(text, sizeof text, "\",\"prompt_logprobs\":%s}", more[k]);
+        memcpy(body, begin, sizeof begin - 1);
+        strcpy(body + 2700, text);
+        assert_int_equal(openai_http_open(&j, JOB_COMPLETION, body, strlen(body)), CORUN_OK);
+        assert_int_equal(openai_prepare(j, &m), CORUN_OK);
+        assert_int_equal(j->http, k % 3 ? 200 : 400);
+        if (k % 3 == 0) {
+            assert_string_equal(j->param, "prompt_logprobs");
+            assert_non_null(strstr(j->message, "prompt_logprobs: those of the prompts take"));
+        }
+        job_free(j);
     }
 }
 
@@ -328,9 +385,13 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joined_is_whole), cmocka_unit_test(test_body_is_row),
-        cmocka_unit_test(test_error_in_stream), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_joined_is_whole),
+        cmocka_unit_test(test_body_is_row),
+        cmocka_unit_test(test_error_in_stream),
+        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_refused_for_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -375,6 +375,10 @@ def test_refill_is_all_or_nothing(lib):
             assert state(m, e) == before
         with pytest.raises(TypeError, match=re.escape(last)):
             m.refill({**new, last: new[last].astype(np.int64)})
+        with pytest.raises(ValueError, match="NUL"):  # C would see the name before it
+            m.refill({**{k: v for k, v in new.items() if k != last}, last + "\0x": new[last]})
+        with pytest.raises(TypeError, match="name"):
+            m.refill([(5, new[last])])
         with pytest.raises(cr.CorunError):
             m.refill({})
         assert state(m, e) == before
@@ -402,6 +406,235 @@ def test_refill_takes_any_layout(lib):
         with pytest.raises(cr.CorunError) as err:
             m.refill(new)
         assert err.value.status == "EUNSUPPORTED"
+
+
+# ---- threads and processes -----------------------------------------------------------------------
+
+IN_USE = "in use by another thread or by this one's callback"
+
+
+def jobs_of(e, n=6):
+    return [Job(np.array([65 + i] * (i + 1), np.int32),
+                cr.Sampling(max_tokens=9 + i, ignore_eos=True), e.lib.seed_sample)
+            for i in range(n)]
+
+
+def tokens_of(jobs):
+    return [j.result().samples[0].tokens.tolist() for j in jobs]
+
+
+def test_one_thread_at_a_time(fake):
+    """While a thread runs the engine, another one is refused whatever needs the handles, and the
+    run is as if it had been alone; the text functions go on."""
+    with cr.Engine(fake) as e:
+        alone, jobs = jobs_of(e), jobs_of(e)
+        e.run(alone)
+        inside, leave, failed = threading.Event(), threading.Event(), []
+
+        def done(job):
+            inside.set()
+            leave.wait(30)
+
+        def work():
+            try:
+                e.run(jobs, done)
+            except BaseException as error:
+                failed.append(error)
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert inside.wait(30)
+        for call in (lambda: e.generate(["x"], max_tokens=3), lambda: e.score(["abc"]),
+                     lambda: e.run([]), lambda: e.submit(jobs_of(e)[0]), lambda: e.cancel(1), e.drop,
+                     lambda: e.next(_abi.Event()), lambda: e.stats, lambda: e.identity,
+                     lambda: e.fingerprint, lambda: fake.info, lambda: fake.refill({}), e.close,
+                     fake.close, lambda: cr.Engine(fake)):
+            with pytest.raises(RuntimeError, match=IN_USE):
+                call()
+        assert fake.decode(fake.encode("ab")) == "ab" and "hi" in fake.chat_render(
+            [{"role": "user", "content": "hi"}])
+        leave.set()
+        thread.join()
+        assert not failed and tokens_of(jobs) == tokens_of(alone)
+        assert e.stats["requests_running"] + e.stats["requests_waiting"] == 0
+
+
+def test_two_threads_by_chance(fake):
+    """Each call from one of two threads is answered in full, or refused."""
+    with cr.Engine(fake) as e:
+        want = [r.samples[0].tokens.tolist() for r in e.generate(["a", "b"], max_tokens=400)]
+        seen = []
+
+        def work():
+            for _ in range(30):
+                try:
+                    seen.append([r.samples[0].tokens.tolist()
+                                 for r in e.generate(["a", "b"], max_tokens=400)])
+                except RuntimeError as error:
+                    seen.append(str(error))
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        [t.start() for t in threads] and [t.join() for t in threads]
+        assert want in seen and len(seen) == 60
+        assert all(x == want or IN_USE in x for x in seen)
+
+
+def test_a_callback_that_runs_the_engine(fake):
+    """It is refused; what looks on is not. The run's own answers are whole, or an error."""
+    with cr.Engine(fake) as e:
+        alone, jobs, seen = jobs_of(e), jobs_of(e), []
+        e.run(alone)
+
+        def look(job):
+            for call in (lambda: e.generate(["x"], max_tokens=3), e.close, fake.close, e.drop,
+                         lambda: fake.refill({})):
+                with pytest.raises(RuntimeError, match=IN_USE):
+                    call()
+            seen.append((e.stats["tokens_new"] > 0, e.fingerprint, fake.info["family"]))
+        e.run(jobs, look)
+        assert tokens_of(jobs) == tokens_of(alone)
+        assert seen == [(True, e.fingerprint, "fake")] * len(jobs)
+        with pytest.raises(RuntimeError, match=IN_USE):
+            e.run(jobs_of(e), lambda job: e.generate(["x"], max_tokens=3))
+        with pytest.raises(cr.CorunError, match="without an end"):
+            e.run(jobs_of(e), lambda job: e._alive.clear())
+        assert len(e.generate(["x"], max_tokens=3, ignore_eos=True)[0].samples[0].tokens) == 3
+
+
+def script(code, *arguments):
+    """Runs code with the built library; `path` is a small model with weights."""
+    head = (f"import os, signal, sys, threading, time\nsys.path.insert(0, {str(ROOT / 'python')!r})\n"
+            f"import corun as cr\nlib = cr.Library({str(LIB)!r})\n"
+            f"path = {str(GOLDEN / 'llama_plain')!r}\n")
+    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True,
+                          text=True, timeout=60)
+
+
+@pytest.mark.parametrize("how,closes", [("thread", "not yet closed"), ("signal", "closed")])
+def test_close_beside_a_text_call(lib, how, closes):
+    """close from another thread, or from a signal's handler, takes no memory away from a text call
+    that is under way, and none is kept after it."""
+    r = script(f"""
+class Spy:  # the library, and what runs in it
+    busy, closes = 0, []
+    def __init__(self, c):
+        self.c = c
+    def __getattr__(self, name):
+        return getattr(self.c, name)
+    def corun_chat_render(self, *arguments):
+        self.busy += 1
+        inside.set()
+        status = self.c.corun_chat_render(*arguments)
+        if m._h is None and sys.argv[1] == "thread": self.closes.append("not yet")
+        self.busy -= 1
+        return status
+    def corun_model_close(self, h):
+        self.closes.append("busy" if self.busy else "closed")
+        self.c.corun_model_close(h)
+def render():
+    try:
+        m.chat_render([{{"role": "user", "content": "x"}}], chat_template={HOSTILE["tojson"]!r})
+    except cr.CorunError as e:
+        print(e.status)
+inside, spy = threading.Event(), Spy(lib.c)
+lib.c = spy
+m = cr.Model("fake:phase", library=lib)
+if sys.argv[1] == "thread":
+    t = threading.Thread(target=render)
+    t.start()
+    inside.wait()
+    m.close()
+    t.join()
+else:
+    signal.signal(signal.SIGALRM, lambda *_: m.close())
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    render()
+try:
+    m.encode("x")
+except cr.CorunError as e:
+    print(e)
+print(*spy.closes)
+""", how)
+    assert (r.returncode, r.stderr) == (0, "")
+    assert r.stdout.splitlines() == ["ECAPACITY", "the model is closed", closes]
+
+
+FORK = """
+m = cr.Model(path, threads=2, library=lib)
+e = cr.Engine(m, ctx=128)
+def answer(e):
+    return [x.samples[0].tokens.tolist() for x in e.generate([[5, 9, 12]] * 3, max_tokens=8)]
+want = answer(e)
+def in_child(f):
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.01)
+        print("hangs")
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    f()
+    raise SystemExit
+def refused(f):
+    try:
+        f()
+        print("not refused")
+    except cr.CorunError as error:
+        if "opened before a fork: open a model in this process" not in str(error):
+            print(error)
+"""
+
+
+@pytest.mark.parametrize("code", [
+    "in_child(lambda: None)",
+    "in_child(lambda: (e.close(), m.close(), e.close()))",
+    "in_child(lambda: (m.close(), m.close(), refused(lambda: answer(e)), refused(lambda: m.info)))",
+    """in_child(lambda: [refused(f) for f in (lambda: answer(e), lambda: e.score([[1, 2]]),
+        lambda: e.stats, lambda: e.fingerprint, lambda: m.info, lambda: m.encode("x"),
+        lambda: m.decode([1]), lambda: m.refill({}), lambda: cr.Engine(m), e.drop)])""",
+    # A new model in the child, with the same library.
+    """def again():
+    with cr.Model(path, threads=2, library=lib) as m2, cr.Engine(m2, ctx=128) as e2:
+        if answer(e2) != want: print("other answers")
+in_child(again)""",
+    # While a thread of the parent runs the engine, and out of a callback of its own run.
+    """stop = []
+def work():
+    while not stop: answer(e)
+t = threading.Thread(target=work)
+t.start()
+for _ in range(5): in_child(lambda: (refused(lambda: answer(e)), m.close()))
+stop.append(1)
+t.join()""",
+    """from corun.engine import Job
+parent = os.getpid()
+def run():
+    jobs = [Job(m.prompt_tokens([5, 9, i]), cr.Sampling(max_tokens=8), lib.seed_sample)
+            for i in range(9)]
+    e.run(jobs, lambda job: os.getpid() == parent and in_child_of_callback())
+def in_child_of_callback():
+    pid = os.fork()
+    if pid: os.waitpid(pid, 0)
+signal.alarm(10)
+try:
+    run()
+except cr.CorunError:
+    if os.getpid() == parent: raise
+if os.getpid() != parent: raise SystemExit""",
+    # By multiprocessing, with the model among the globals.
+    """import multiprocessing
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    if pool.map(abs, [-1, -2]) != [1, 2]: print("pool")""",
+], ids=["exit", "close", "close twice", "calls", "new", "thread", "callback", "pool"])
+def test_after_a_fork(lib, code):
+    """A child of the process that opened a model has none of the library's threads: calls are
+    refused, close and a plain exit only forget the handles. The parent is not touched."""
+    r = script(FORK + code + "\nif answer(e) != want: print('the parent changed')\nprint('end')")
+    assert (r.returncode, r.stdout, r.stderr) == (0, "end\n", "")
 
 
 # ---- installed -----------------------------------------------------------------------------------

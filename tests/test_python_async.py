@@ -220,3 +220,62 @@ def test_a_loop_that_ends_takes_its_requests_along(engine):
     asyncio.run(idle(engine, full))
     del g
     assert threading.active_count() < 20
+
+
+def test_a_call_that_nobody_waits_for(engine):
+    """Calls that timed out, and whose loop is gone when their answer comes, leave the engine well:
+    one that fails and one that succeeds."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        gate.wait(30)
+        yield from ()
+
+    async def leave():
+        calls = [asyncio.wait_for(engine.load_weights(slow()), 0.05),
+                 asyncio.wait_for(engine.stats(), 0.05),
+                 asyncio.wait_for(engine.fingerprint(), 0.05)]
+        assert all(isinstance(x, asyncio.TimeoutError)
+                   for x in await asyncio.gather(*calls, return_exceptions=True))
+    asyncio.run(leave())
+    assert begun.wait(30)
+    gate.set()
+    assert asyncio.run(engine.stats())["requests_running"] == 0 and not engine.errored
+    assert asyncio.run(last(engine, "x", SamplingParams(max_tokens=3), "x")).finished
+
+
+def test_after_a_fork(library):  # noqa: F811
+    """The engine's thread is not in a child: calls are refused there, and it ends."""
+    code = f"""
+import asyncio, os, signal, sys, time
+sys.path.insert(0, {str(ROOT / 'python')!r})
+from corun import AsyncLLM, CorunError, SamplingParams
+engine = AsyncLLM({str(ROOT / 'tests/data/golden/llama_plain')!r}, threads=2, max_model_len=128,
+                  library={str(LIB)!r})
+async def ask():
+    params = SamplingParams(max_tokens=None, ignore_eos=True)
+    return [o async for o in engine.generate([1, 2, 3], params)][-1].outputs[0].token_ids
+async def child(what):
+    for call in what:
+        try:
+            await asyncio.wait_for(call(), 5)
+            print("not refused")
+        except CorunError as e:
+            if "before a fork" not in str(e): print(e)
+    if what and not engine.errored: print("well")
+want = asyncio.run(ask())
+calls = [ask, engine.stats, engine.fingerprint, lambda: engine.load_weights({{}}),
+         lambda: engine.abort("x")]
+for what, end in (([], False), (calls, False), (calls, True), ([], True)):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        asyncio.run(child(what))
+        if end: engine.shutdown()
+        raise SystemExit
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+print(asyncio.run(ask()) == want)
+"""
+    r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
+    assert (r.returncode, r.stdout, r.stderr) == (0, "0\n" * 4 + "True\n", "")

@@ -298,8 +298,8 @@ class Shape(ctypes.Structure):
 class Tensor:
     """A tensor as another library has it: nothing but __dlpack__."""
 
-    def __init__(self, a, code, device=1, strides=True):
-        self.a, self.code, self.device, self.strides = a, code, device, strides
+    def __init__(self, a, code, device=1, strides=True, null=False):
+        self.a, self.code, self.device, self.strides, self.null = a, code, device, strides, null
 
     def __dlpack_device__(self):
         return self.device, 0
@@ -308,8 +308,8 @@ class Tensor:
         a = self.a
         self.shape = (ctypes.c_int64 * a.ndim)(*a.shape)
         self.stride = (ctypes.c_int64 * a.ndim)(*(s // a.itemsize for s in a.strides))
-        self.t = Shape(a.ctypes.data, (self.device, 0), a.ndim, self.code, 8 * a.itemsize, 1,
-                       self.shape, self.stride if self.strides else None, 0, None, None)
+        self.t = Shape(None if self.null else a.ctypes.data, (self.device, 0), a.ndim, self.code,
+                       8 * a.itemsize, 1, self.shape, self.stride if self.strides else None, 0, None, None)
         new = ctypes.pythonapi.PyCapsule_New
         new.restype = ctypes.py_object
         new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -350,7 +350,8 @@ def test_load_weights_from_dlpack(library, kind, code):
             assert llm.engine.model.info["weights_digest"] == digest
         name = next(iter(new))
         for bad, word in ((Tensor(new[name], code, device=2), "device type 2"),
-                          (Tensor(new[name].astype(np.float64), 2), "64 bits")):
+                          (Tensor(new[name].astype(np.float64), 2), "64 bits"),
+                          (Tensor(new[name], code, null=True), "no data")):
             with pytest.raises(TypeError, match=f"{re.escape(name)}.*{word}"):
                 llm.load_weights({**new, name: bad})
         with pytest.raises(cr.CorunError):

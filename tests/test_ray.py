@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -237,6 +238,35 @@ exec {place.program} "$@"
     assert e.value.code == 4
 
 
+@pytest.mark.parametrize("when, says, text", [
+    ("split", "echo what", "worker 0: .*JSONDecodeError"),
+    ("split", "printf '{}\\n'", "worker 0: KeyError"),
+    ("--pieces", "echo what", "no worker is left.*JSONDecodeError"),
+    ("--pieces", """echo '{"identity":"x"}'; for i in 1 2 3 4 5 6 7; do echo '{}'; done; sleep 1""",
+     "IndexError")])
+def test_a_program_that_says_something_else(place, when, says, text):
+    """A line that nobody expects ends the run; no thread dies in silence while others wait."""
+    many(place, 5)
+    script = place.folder / "other"
+    script.write_text(f"""#!/bin/sh
+case "$*" in *{when}*) {says}; exit 0 ;; esac
+exec {place.program} "$@"
+""")
+    script.chmod(0o755)
+    ended = []
+
+    def work():
+        try:
+            ended.append(place.run(corun=str(script), workers=1))
+        except BaseException as e:
+            ended.append(e)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert ended and isinstance(ended[0], cr.BatchFailed), ended
+    assert re.search(text, str(ended[0])) and ended[0].code == 4
+
+
 @pytest.mark.parametrize("more, text", [
     ({"model": "missing.gguf"}, "missing.gguf: No such file"),
     ({"options": ["--no-such"]}, "no-such"),
@@ -248,6 +278,7 @@ exec {place.program} "$@"
     ({"out": "in.jsonl"}, "is the input"),
     ({"corun": "no-such-program"}, "no-such-program"),
     ({"workers": 0}, "workers"),
+    ({"workers": 0, "cpus_per_worker": None}, "workers"),
     ({"piece_rows": 0}, "--rows"),
 ])
 def test_bad_use(place, more, text):

@@ -3,6 +3,7 @@ the official client, limits, keys, clients that go away, the end by a signal."""
 import asyncio
 import concurrent.futures
 import http.client
+import itertools
 import json
 import os
 import re
@@ -232,8 +233,29 @@ def test_endpoints(shared):
     status, head, data = shared.get(COMPLETION)
     assert status == 405 and head["Allow"] == "POST" and json.loads(data)["error"]
     status, head, _ = shared.post("/health", {})
-    assert status == 405 and head["Allow"] == "GET"
+    assert status == 405 and head["Allow"] == "GET, HEAD"
     assert shared.get("/health", headers={"X-Request-Id": "mine"})[1]["X-Request-Id"] == "mine"
+
+
+def test_head(shared):
+    """HEAD is GET without the body: the same fields, and the connection goes on."""
+    c = shared.connect()
+    for path in ("/health", "/ping", "/version", "/v1/models", "/v1/models/fake:phase", "/tokenizer_info",
+                 "/", "/nothing", "/v1/models/other"):
+        got = []
+        for method in ("HEAD", "GET"):
+            c.request(method, path, headers={"X-Request-Id": "mine"})
+            r = c.getresponse()
+            got.append((r.status, [h for h in r.getheaders() if h[0] != "Date"], r.read()))
+        (status, head, none), (status_get, head_get, data) = got
+        assert (status, head, none) == (status_get, head_get, b"") and data, path
+        assert int(dict(head)["Content-Length"]) == len(data)
+    c.close()
+    for path in ("/metrics", "/corun/state"):
+        status, head, data = shared.ask("HEAD", path)
+        assert status == 200 and int(head["Content-Length"]) > 0 and data == b""
+    status, head, data = shared.ask("HEAD", COMPLETION)
+    assert status == 405 and head["Allow"] == "POST" and data == b""
 
 
 def test_tokenize(shared):
@@ -502,6 +524,70 @@ def test_slow_reader_is_cut_off(serve):
     assert s.idle()["tokens_new"] < 120 * 900
     assert s.metrics()["corun_http_cut_off_total"] == 1
     c.close()
+
+
+@pytest.mark.parametrize("unsent", ["4M", 1])
+def test_large_pieces_of_a_stream(serve, unsent):
+    """A client that reads gets a stream whatever its pieces' size, and however little may wait."""
+    s = serve("--max-unsent", unsent)
+    large = {"prompt": "x" * 4000, "max_tokens": 2, "prompt_logprobs": 20}
+    asks = [large, {**large, "n": 3, "max_tokens": 20, "ignore_eos": True}, {**large, "prompt": "x" * 600},
+            {"prompt": "x", "n": 32, "logprobs": 5, "max_tokens": 60, "ignore_eos": True}]
+    for ask in asks:
+        body = {"model": "m", **ask}
+        status, _, data = s.post(COMPLETION, body)
+        assert status == 200
+        want = json.loads(without_created(data))
+        del want["usage"]
+        got = join(events(s.post(COMPLETION, {**body, "stream": True})[2]), False)
+        got["created"] = 0
+        assert got == want
+    assert s.metrics()["corun_http_cut_off_total"] == 0
+
+
+TEXT = "{% for i in range(800) %}" + "ab cd " * 1000 + "{% endfor %}"  # 4.8 MB
+
+
+@pytest.mark.parametrize("path, more, mark", [
+    (COMPLETION, {"prompt": "x" * 8_000_000}, " 400"),
+    ("/tokenize", {"prompt": "x" * 4_000_000}, "/tokenize 200"),
+    (CHAT, {"messages": TALK, "chat_template": TEXT}, " 400"),
+    ("/tokenize", {"messages": TALK, "chat_template": TEXT}, "/tokenize 200"),
+    (COMPLETION, {"prompt": "x" * 20000, "prompt_logprobs": 20}, "20000 prompt tokens"),
+    (COMPLETION, {"prompt": "x" * 20000, "prompt_logprobs": 20, "stream": True}, "20000 prompt tokens"),
+], ids=["prompt", "tokenize", "template", "tokenize-template", "answer", "stream"])
+def test_small_requests_pass_large_ones(serve, path, more, mark):
+    """While large requests are worked on, one after the other, small ones are answered. The server's log is looked
+    at: this client would be busy with reading."""
+    s = serve("--log")
+    large = json.dumps({"model": "m", **({"max_tokens": 1} if path != "/tokenize" else {}), **more}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(large)}\r\n\r\n".encode()
+    socks = [socket.create_connection((s.host, s.port)) for _ in range(8)]
+    for c in socks:
+        c.sendall(head + large)
+    small = [(COMPLETION, {"model": "m", "prompt": "small", "max_tokens": 1}), ("/tokenize", {"prompt": "small"})]
+    while s.said().count(mark) < len(socks):
+        for ask in small[:1 if path == "/tokenize" else 2]:
+            assert s.post(*ask)[0] == 200
+    for c in socks:
+        c.close()
+    order = [mark in line for line in s.said().splitlines() if "POST" in line]
+    runs = [k for k, _ in itertools.groupby(order)].count(True)
+    assert runs >= 4, order  # 8 at the best
+
+
+def test_answer_that_cannot_fit(corun, serve):
+    """What must become larger than a row is refused before it is computed, as in a batch."""
+    s = serve()
+    body = {"model": "m", "prompt": "x" * 20000, "prompt_logprobs": 20, "n": 100, "max_tokens": 1}
+    before = s.state()["tokens_prompt"]
+    row, = row_bodies(corun, [(COMPLETION, {**body, "request_id": "r"})], "fake:phase")
+    for stream in (False, True):
+        status, _, data = s.post(COMPLETION, {**body, "request_id": "r", "stream": stream})
+        assert status == 400 and data == row
+        error = json.loads(data)["error"]
+        assert error["param"] == "prompt_logprobs" and "268435456 bytes" in error["message"]
+    assert s.idle()["tokens_prompt"] == before
 
 
 NO_MEMORY = r"""

@@ -505,6 +505,33 @@ static void test_lanes(void **state)
     sem_destroy(&stall);
 }
 
+/* Nor does work that takes long; but the end waits for it. */
+static void test_large_lane(void **state)
+{
+    (void)state;
+    bench b;
+    pthread_t later;
+    sem_t stall;
+    sem_init(&stall, 0, 0);
+    open_bench(&b, 4, 4, 2, NULL);
+    n_worked = 0;
+    assert_int_equal(service_work(b.v, SERVICE_LARGE, wait_for, &stall), CORUN_OK);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(service_work(b.v, SERVICE_LARGE, work, &n_worked), CORUN_OK);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(service_work(b.v, SERVICE_CPU, work, &n_worked), CORUN_OK);
+    for (int i = 0; i < 5000 && n_worked < 10; i++) usleep(1000);
+    assert_int_equal(n_worked, 10);
+    assert_false(service_aborts(b.v));
+    assert_int_equal(pthread_create(&later, NULL, post_later, &stall), 0);
+    assert_true(service_stop(b.v, 0));
+    assert_true(service_aborts(b.v));
+    assert_int_equal(n_worked, 15);
+    pthread_join(later, NULL);
+    close_bench(&b);
+    sem_destroy(&stall);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* Whichever event is not taken, the last one too, that task alone ends with a 500. */
@@ -593,6 +620,7 @@ int main(void)
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_large_lane),
         cmocka_unit_test(test_event_not_taken),
         cmocka_unit_test(test_no_memory),
     };

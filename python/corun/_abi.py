@@ -187,7 +187,7 @@ class Library:
         for _ in range(2):
             out = C.create_string_buffer(max(room, 1))
             status = function(*arguments, out, room, C.byref(n))
-            if status != ECAPACITY:
+            if status != ECAPACITY or n.value <= room:  # a limit of a template is no lack of room
                 break
             room = n.value
         self.check(status)

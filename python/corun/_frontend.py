@@ -12,7 +12,7 @@ from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Se
 
 import numpy as np
 
-from ._abi import Library, Sampling as CSampling
+from ._abi import Library
 from .engine import Array, Engine, Job, Messages, Model, Sampling
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
@@ -267,8 +267,7 @@ class Frontend:
         """Those of the model's generation_config.json over vLLM's defaults."""
         if self.neutral:
             return SamplingParams()
-        c = CSampling()
-        self.lib.check(self.lib.c.corun_sampling_default(self.model.handle, c))
+        c = self.model.sampling_default()
         return SamplingParams(
             temperature=c.temperature, top_p=c.top_p or 1.0, top_k=c.top_k, min_p=c.min_p,
             repetition_penalty=c.repetition_penalty,

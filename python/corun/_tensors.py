@@ -57,6 +57,8 @@ def _from_dlpack(name: str, value: Any) -> Tuple["np.ndarray[Any, Any]", Any]:
     item = np.dtype(kind).itemsize
     if 0 in shape:
         return np.empty(shape, kind), capsule
+    if t.data is None:
+        raise TypeError(f"{name}: the tensor has no data")
     if t.strides:
         strides = tuple(t.strides[i] * item for i in range(t.ndim))
         if any(s < 0 for s in strides):

@@ -22,6 +22,15 @@ from .outputs import RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
 
 
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *arguments: Any) -> bool:
+    """Has an event loop call a function. False: it is closed, nobody will come back."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        return False
+    return True
+
+
 class _Stream(Job):
     """A job whose consumer waits in an event loop."""
 
@@ -48,9 +57,7 @@ class _Stream(Job):
             if self.told:
                 return
             self.told = True
-        try:
-            self.loop.call_soon_threadsafe(self.changed.set)
-        except RuntimeError:  # the loop is closed: nobody will come back
+        if not _tell(self.loop, self.changed.set):
             self.gone = True
 
     def stop(self, error: Optional[BaseException] = None) -> None:
@@ -102,8 +109,16 @@ class _Core:
                 if command is not None:
                     command()
 
+    def check(self) -> None:
+        """Raises why nothing more can be asked."""
+        self.engine.owner.check()
+        if self.error is not None:
+            raise self.error
+
     def post(self, command: Callable[[], None]) -> None:
         """Hands a command to the thread; after its end it is run here, and finds the error set."""
+        if not self.engine.owner.here:  # the thread is not in this process, and may hold the lock
+            return
         with self.lock:
             if not self.closed:
                 self.commands.put(command)
@@ -168,8 +183,7 @@ class AsyncLLM:
         if lora_request is not None:
             raise ValueError("lora_request is not supported")
         core, front = self._core, self._front
-        if core.error is not None:
-            raise core.error
+        core.check()
         if request_id is None:
             self._unnamed += 1
             request_id = f"corun-{self._unnamed}"
@@ -222,6 +236,7 @@ class AsyncLLM:
 
     async def abort(self, request_id: Union[str, Iterable[str]]) -> None:
         """Ends requests: their generators give a last output with finish_reason "abort"."""
+        self._core.engine.owner.check()
         for name in [request_id] if isinstance(request_id, str) else list(request_id):
             job = self._core.streams.get(name)
             if job is not None:
@@ -263,19 +278,18 @@ class AsyncLLM:
                     raise core.error
                 value = function()
             except Exception as e:
-                loop.call_soon_threadsafe(give, answer.set_exception, e)
+                _tell(loop, give, answer.set_exception, e)
             else:
-                loop.call_soon_threadsafe(give, answer.set_result, value)
+                _tell(loop, give, answer.set_result, value)
 
-        if core.error is not None:
-            raise core.error
+        core.check()
         core.post(run)
         return await answer
 
     @property
     def errored(self) -> bool:
-        """The engine failed or was shut down."""
-        return self._core.error is not None
+        """The engine failed, was shut down, or was opened before a fork."""
+        return self._core.error is not None or not self._core.engine.owner.here
 
     def shutdown(self) -> None:
         """Ends all requests (their generators raise) and frees the model. May be called twice."""

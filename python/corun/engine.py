@@ -1,8 +1,8 @@
 """The library as it is: a model, an engine over it, requests in and arrays out.
 
-corun.LLM and corun.AsyncLLM stand on this. A model with its engine belongs to one thread at a time;
-encode, decode, token_bytes and chat_render may be called from any thread. Calls release the
-interpreter's lock while they run.
+corun.LLM and corun.AsyncLLM stand on this. A model with its engine belongs to one thread at a time
+(another one is refused), and to the process that opened it; encode, decode, token_bytes and
+chat_render may be called from any thread. Calls release the interpreter's lock while they run.
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from . import _abi
 from ._abi import CorunError, Library
+from ._owner import Owner, alone, between, text as text_call
 from ._tensors import KINDS, as_array
 
 Array = np.ndarray[Any, Any]
@@ -120,6 +121,7 @@ class Model:
                  template_date: Optional[str] = None, plan: Optional[str] = None,
                  library: Union[None, str, Library] = None):
         self.lib = library if isinstance(library, Library) else Library(library)
+        self.owner = Owner()
         self._h: Optional[C.c_void_p] = None
         self._engine: Optional["Engine"] = None
         self.path = str(path)
@@ -141,12 +143,21 @@ class Model:
         return self._h
 
     def close(self) -> None:
-        """Closes the model and its engine. May be called twice."""
+        """Closes the model and its engine; RuntimeError while they are in use. May be called twice.
+        Text functions that are under way in other threads come to their end. In a child of fork it
+        only forgets the handles."""
+        if self.owner.here:
+            self._close()
+        self._h = self._engine = None
+
+    @alone
+    def _close(self) -> None:
         if self._engine is not None:
-            self._engine.close()
-        if self._h is not None:
-            self.lib.c.corun_model_close(self._h)
-            self._h = None
+            self._engine._close_handle()
+        h, self._h = self._h, None
+        if h is not None:
+            c_close = self.lib.c.corun_model_close
+            self.owner.free(lambda: c_close(h))
 
     def __enter__(self) -> "Model":
         return self
@@ -159,6 +170,7 @@ class Model:
             self.close()
 
     @property
+    @between
     def info(self) -> Dict[str, Any]:
         """Family, sizes, ids and digests, by the names of corun_model_info."""
         i = _abi.ModelInfo()
@@ -166,6 +178,7 @@ class Model:
         values = {f[0]: getattr(i, f[0]) for f in _abi.ModelInfo._fields_}
         return {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
 
+    @text_call
     def encode(self, text: str, *, add_special: bool = False, literal: bool = False) -> Array:
         """Token ids, int32. literal: control text is plain text."""
         data = text.encode("utf-8", "surrogatepass")
@@ -181,6 +194,7 @@ class Model:
         self.lib.check(status)
         return out[:n.value].copy()
 
+    @text_call
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of token ids; bytes that are no UTF-8 become U+FFFD."""
         a = _ids(ids)
@@ -188,10 +202,12 @@ class Model:
         return self.lib.text(self.lib.c.corun_decode, self.handle, _pointer(a, C.c_int32), a.size,
                              flags).decode()
 
+    @text_call
     def token_bytes(self, token: int) -> bytes:
         """The raw bytes of one token: may be half a character."""
         return self.lib.text(self.lib.c.corun_token_bytes, self.handle, token)
 
+    @text_call
     def chat_render(self, messages: Messages, **more: Any) -> str:
         """The prompt that the model's chat template makes. more: tools, documents,
         add_generation_prompt (default True), continue_final_message, chat_template,
@@ -213,6 +229,10 @@ class Model:
         table = (_abi.Tensor * max(len(pairs), 1))()
         keep: List[Any] = []
         for t, (name, value) in zip(table, pairs):
+            if not isinstance(name, str):
+                raise TypeError(f"the name of a tensor must be a text, got {name!r}")
+            if "\0" in name:
+                raise ValueError(f"{name!r}: a NUL stands in the name of a tensor")
             a, owner = as_array(name, value)
             if a.ndim > _abi.MAX_DIM:
                 raise ValueError(f"{name}: {a.ndim} dimensions, more than {_abi.MAX_DIM}")
@@ -220,7 +240,18 @@ class Model:
             keep += [a, owner, dim]
             t.name, t.dtype, t.n_dim = name.encode(), KINDS[a.dtype.name], a.ndim
             t.dim, t.data = C.cast(dim, C.POINTER(C.c_int64)), a.ctypes.data
-        self.lib.check(self.lib.c.corun_model_refill(self.handle, table, len(pairs)))
+        self._refill(table, len(pairs))
+
+    @alone
+    def _refill(self, table: Any, n: int) -> None:
+        self.lib.check(self.lib.c.corun_model_refill(self.handle, table, n))
+
+    @text_call
+    def sampling_default(self) -> _abi.Sampling:
+        """The C struct with the defaults of the model's generation_config.json."""
+        out = _abi.Sampling()
+        self.lib.check(self.lib.c.corun_sampling_default(self.handle, C.byref(out)))
+        return out
 
     def prompt_tokens(self, prompt: Prompt) -> Array:
         """The ids that generate and score take for a prompt: a text with the model's special
@@ -238,8 +269,7 @@ class Model:
 
     def _sampling(self, s: Sampling) -> Tuple[_abi.Sampling, List[Any]]:
         """The C struct, and the arrays that it points to."""
-        out, keep = _abi.Sampling(), []  # type: Tuple[_abi.Sampling, List[Any]]
-        self.lib.check(self.lib.c.corun_sampling_default(self.handle, C.byref(out)))
+        out, keep = self.sampling_default(), []  # type: Tuple[_abi.Sampling, List[Any]]
         for f in ("temperature", "top_p", "min_p", "top_k", "repetition_penalty",
                   "presence_penalty", "frequency_penalty", "max_tokens", "min_tokens", "n", "seed",
                   "ignore_eos", "include_stop", "skip_special", "logprobs", "prompt_logprobs"):
@@ -382,7 +412,7 @@ class Engine:
                  page_tokens: int = 64, kv_bytes: int = 0, swap_bytes: int = -1,
                  prefill_chunk: int = 0, processed_logprobs: bool = False,
                  allow_special_rows: bool = False):
-        self.model, self.lib = model, model.lib
+        self.model, self.lib, self.owner = model, model.lib, model.owner
         self._h: Optional[C.c_void_p] = None
         o, chosen = self.lib.c.corun_engine_opts_default(), C.c_int()
         self.lib.check(self.lib.c.corun_policy_parse(policy.encode(), C.byref(chosen)))
@@ -392,11 +422,15 @@ class Engine:
         o.processed_logprobs, o.allow_special_rows = processed_logprobs, allow_special_rows
         self._alive: Dict[int, Job] = {}
         self._coming: Optional[C.c_uint64] = None
-        self._next = self.lib.c.corun_next
+        self._c_next = self.lib.c.corun_next
+        self._open(o)
+
+    @alone
+    def _open(self, o: _abi.EngineOpts) -> None:
         h = C.c_void_p()
-        self.lib.check(self.lib.c.corun_engine_open(C.byref(h), model.handle, C.byref(o)))
+        self.lib.check(self.lib.c.corun_engine_open(C.byref(h), self.model.handle, C.byref(o)))
         self._h = h
-        model._engine = self
+        self.model._engine = self
 
     @property
     def handle(self) -> C.c_void_p:
@@ -405,10 +439,20 @@ class Engine:
         return self._h
 
     def close(self) -> None:
-        """Closes the engine; the model stays. May be called twice."""
-        if self._h is not None:
-            self.lib.c.corun_engine_close(self._h)
-            self._h = None
+        """Closes the engine; the model stays. RuntimeError while it is in use. May be called
+        twice. In a child of fork it only forgets the handle."""
+        if self.owner.here:
+            self._close()
+        self._h = None
+
+    @alone
+    def _close(self) -> None:
+        self._close_handle()
+
+    def _close_handle(self) -> None:
+        h, self._h = self._h, None
+        if h is not None:
+            self.lib.c.corun_engine_close(h)
             self.model._engine = None
 
     def __enter__(self) -> "Engine":
@@ -417,6 +461,7 @@ class Engine:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
+    @between
     def _identity(self) -> Tuple[str, bytes]:
         digest = C.create_string_buffer(33)
         text = self.lib.text(self.lib.c.corun_identity, self.handle, digest)
@@ -434,6 +479,7 @@ class Engine:
         return self._identity()[0]
 
     @property
+    @between
     def stats(self) -> Dict[str, Any]:
         """Counters since the engine was opened, by the names of corun_stats."""
         s = _abi.Stats()
@@ -473,7 +519,9 @@ class Engine:
                 raise CorunError("EFORMAT", f"text {i}: {r.samples[0].error}")
         return [r.score for r in results]
 
-    def submit(self, job: Job) -> int:
+    # The calls below are those of the handle's user; without the underscore, of anybody.
+
+    def _submit(self, job: Job) -> int:
         """Hands a job in; its id in events. The id is known to `drop` before the library has it."""
         r, id_ = _abi.Request(), C.c_uint64()
         r.tokens, r.n_token = _pointer(job.tokens, C.c_int32), job.tokens.size
@@ -485,9 +533,9 @@ class Engine:
         self._coming = None
         return id_.value
 
-    def next(self, event: _abi.Event) -> Optional[Job]:
+    def _next(self, event: _abi.Event) -> Optional[Job]:
         """Runs until the next event; the job that it was of, which has taken it in."""
-        self.lib.check(self._next(self._h, event))
+        self.lib.check(self._c_next(self._h, event))
         job = self._alive.get(event.id) if event.kind > _abi.EVENT_IDLE else None
         if job is not None:
             job.event(event)
@@ -497,35 +545,43 @@ class Engine:
             raise CorunError("EINTERNAL", "the engine is idle while requests wait")
         return job
 
-    def cancel(self, id_: int) -> None:
+    def _cancel(self, id_: int) -> None:
         """Ends a request: no further event of it comes, its pages are free after the step."""
-        if self._h is not None:
+        if self._h is not None and self.owner.here:
             self.lib.check(self.lib.c.corun_cancel(self._h, id_))
         self._alive.pop(id_, None)
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         """Cancels every request, also one whose submission was interrupted."""
         if self._coming is not None:
-            self.cancel(self._coming.value)
+            self._cancel(self._coming.value)
             self._coming = None
         while self._alive:
-            self.cancel(next(iter(self._alive)))
+            self._cancel(next(iter(self._alive)))
 
+    submit, next, cancel, drop = alone(_submit), alone(_next), alone(_cancel), alone(_drop)
+
+    @alone
     def run(self, jobs: Sequence[Job], done: Optional[Callable[[Job], None]] = None) -> None:
-        """Runs all jobs; done is called for each that ended. After any exception, Ctrl-C among
-        them, none is left in the engine."""
-        self.drop()  # what a second Ctrl-C may have left
+        """Runs all jobs; done is called for each that ended, and may not use the engine but to look
+        at it. RuntimeError while another thread, or the caller of this callback, runs it. After any
+        exception, Ctrl-C among them, no job is left in the engine."""
+        self._drop()  # what a second Ctrl-C may have left
         event, at, window = _abi.Event(), 0, max(self.WINDOW, self.slots)
         try:
             while at < len(jobs) or self._alive:
                 while at < len(jobs) and len(self._alive) < window:
                     try:
-                        self.submit(jobs[at])
+                        self._submit(jobs[at])
                     except CorunError as e:
                         raise CorunError(e.status, f"prompt {at}: {e}") from None
                     at += 1
-                job = self.next(event)
+                job = self._next(event)
                 if done is not None and job is not None and job.done:
                     done(job)
+                    self.owner.check()  # the callback may have forked
+            for i, job in enumerate(jobs):
+                if not job.done:
+                    raise CorunError("EINTERNAL", f"prompt {i} was left without an end")
         finally:
-            self.drop()
+            self._drop()

@@ -46,7 +46,8 @@ class LLM:
     (= max_model_len), page_tokens (= block_size), kv_bytes, swap_bytes, prefill_chunk, threads,
     isa, device, template_date, allow_special_rows, library.
 
-    An instance belongs to one thread at a time. close() frees it, as does the end of a with.
+    An instance belongs to one thread at a time, and to the process that made it: RuntimeError
+    otherwise. close() frees it, as does the end of a with.
     """
 
     def __init__(self, model: Any, **arguments: Any) -> None:

@@ -122,6 +122,9 @@ class _Worker:
             ended = ("failed", code, said[-1] if said else f"ended with code {code}")
         except OSError as e:
             ended = ("failed", BAD, f"{self.argv[0]}: {e.strerror}")
+        except Exception as e:  # a line that no corun writes: whoever waits must hear of it
+            self.process.kill()
+            ended = ("failed", SYSTEM, f"{self.argv[0]}: {_unexpected(e)}")
         with self.feeding:
             self.ended = ended
             for at in self.waiting:
@@ -426,6 +429,12 @@ class _Slot:
 
     def work(self) -> None:
         """Runs pieces until there are no more. DEEP threads do."""
+        try:
+            self.pieces()
+        except Exception as e:  # what must not happen is no reason to hang
+            self.run.fail(SYSTEM, f"worker {self.number}: {_unexpected(e)}")
+
+    def pieces(self) -> None:
         while True:
             with self.lock:
                 actor, generation = self.actor, self.generation
@@ -485,7 +494,7 @@ class _Slot:
             for t in threads:
                 t.join()
         except Exception as e:  # what must not happen is no reason to hang
-            self.run.fail(SYSTEM, f"worker {self.number}: {type(e).__name__}: {e}")
+            self.run.fail(SYSTEM, f"worker {self.number}: {_unexpected(e)}")
 
 
 def _stream(actor: Any, piece: _Piece) -> Iterator[Any]:
@@ -503,6 +512,10 @@ def _stream(actor: Any, piece: _Piece) -> Iterator[Any]:
 
 def _first_line(e: Exception) -> str:
     return (str(e).strip().splitlines() or [type(e).__name__])[0]
+
+
+def _unexpected(e: Exception) -> str:
+    return f"{type(e).__name__}: {e}"
 
 
 def _bare(text: str) -> str:
@@ -585,12 +598,12 @@ def run_batch(model: str, input: Union[str, os.PathLike[str]],
     digest that workers must have; None: that of the first. A piece ends after piece_rows rows or
     piece_bytes bytes of text.
     """
+    if workers < 1:
+        raise BatchFailed(BAD, "workers: at least 1")
     a = argparse.Namespace(workers=workers, corun=_program(corun), address=address,
                            rows=piece_rows, bytes=piece_bytes, identity=identity, quiet=quiet,
                            input=pathlib.Path(input), output=pathlib.Path(output))
     a.cpus = cpus_per_worker or (1 if address else max(1, (os.cpu_count() or 1) // workers))
-    if workers < 1:
-        raise BatchFailed(BAD, "workers: at least 1")
     if str(input) == "-" or str(output) == "-":
         raise BatchFailed(BAD, "input and output are files: the input is read twice")
     more = [str(o) for o in options]

@@ -198,9 +198,11 @@ static ssize_t write_some(conn *k, size_t most)
 static bool flush(conn *k)
 {
     size_t done = 0;
+    bool full = false;
     while (unsent(k) && done < TURN) {
         ssize_t n = write_some(k, TURN - done);
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+        full = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+        if (full) break;
         if (n <= 0) {
             drop(k);
             return false;
@@ -210,7 +212,7 @@ static bool flush(conn *k)
     if (done) k->moved = clock_seconds();
     if (k->call) {
         pthread_mutex_lock(&k->s->lock);
-        k->call->unsent = evbuffer_get_length(k->out) + evbuffer_get_length(k->call->out);
+        k->call->refused = full ? evbuffer_get_length(k->out) : 0;
         pthread_mutex_unlock(&k->s->lock);
     }
     bool want = unsent(k);

@@ -23,7 +23,8 @@ typedef struct http_limits {
     unsigned body_s; /* between two pieces of a body, and ... */
     unsigned body_min; /* ... bytes a second that a body must keep up after that: 408 */
     unsigned idle_s;   /* between two requests of one connection: it is closed */
-    size_t unsent;     /* bytes that wait for a slow reader of a stream: it is cut off */
+    size_t unsent;     /* bytes that a reader of a stream has left, beside as many as the stream's
+                          largest piece, when another piece comes: it is cut off */
     unsigned write_s;  /* a client that has taken no byte of what waits for it: it is cut off */
 } http_limits;
 

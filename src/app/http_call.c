@@ -185,14 +185,17 @@ static bool put_chunk(http_call *c, const char *data, size_t len)
            evbuffer_add(c->out, data, len) == 0 && evbuffer_add(c->out, "\r\n", 2) == 0;
 }
 
+/* A client is slow by what it did not take of earlier pieces. What the loop has not offered yet
+ * does not count, nor does as much as the largest piece: no client takes that at once. */
 bool http_stream_put(http_call *c, const char *data, size_t len)
 {
     pthread_mutex_lock(&c->s->lock);
     bool ok = !c->gone && !c->cut;
     if (ok && len && !no_body(c)) {
-        c->no_memory = !put_chunk(c, data, len);
-        c->unsent += len;
-        ok = !c->no_memory && c->unsent <= c->s->l.unsent;
+        bool slow = c->refused > c->largest && c->refused - c->largest > c->s->l.unsent;
+        c->no_memory = !slow && !put_chunk(c, data, len);
+        if (len > c->largest) c->largest = len;
+        ok = !slow && !c->no_memory;
         c->cut = !ok;
         http_tell(c);
     }

@@ -30,7 +30,8 @@ struct http_call {
     struct evbuffer *out;
     int file; /* to be sent after it; -1: none */
     uint64_t file_len;
-    size_t unsent;
+    size_t refused; /* bytes that its client did not take when they were offered last */
+    size_t largest; /* piece of the stream so far */
     bool news, begun, ended, gone;
     bool goes_on;   /* the reader takes pieces again */
     bool cut;       /* the connection is to end: its client reads too slowly, or bytes were lost */

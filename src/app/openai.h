@@ -40,7 +40,8 @@ corun_status openai_stream_open(openai_stream **out, const job *j, const job_mod
 void openai_stream_close(openai_stream *s); /* NULL is fine */
 /* The job was fed this event: appends the chunks that it gives, if any. */
 corun_status openai_stream_event(openai_stream *s, size_t prompt, const corun_event *e, buf *out);
-/* The job is done: appends its error, or the usage where it was asked for and the end mark. */
+/* The job is done: appends its error, or what no event has given (events may be left out), the
+ * usage where it was asked for and the end mark. */
 corun_status openai_stream_end(openai_stream *s, buf *out);
 
 #endif

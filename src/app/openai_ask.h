@@ -11,7 +11,7 @@ typedef struct openai_ask {
     job *j;
     const job_model *m;
     bool max_set, max_completion_set;
-    int32_t max_tokens, max_completion;
+    int64_t max_tokens, max_completion;
     bool chat_logprobs;
     int32_t top_logprobs;  /* -1: absent */
     int32_t best_of;       /* 0: absent */

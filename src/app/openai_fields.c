@@ -116,16 +116,24 @@ static corun_status read_stream_options(openai_ask *a, const json_t *v)
     return CORUN_OK;
 }
 
+/* As it stands, so that an error can name it. */
+static corun_status read_tokens(const json_t *v, int64_t *out)
+{
+    if (!json_is_whole(v, out)) FAIL(CORUN_EINVAL, "must be an integer");
+    if (*out < 0) FAIL(CORUN_EINVAL, "%lld is less than 0", (long long)*out);
+    return CORUN_OK;
+}
+
 static corun_status read_max(openai_ask *a, const json_t *v)
 {
     a->max_set = true;
-    return read_count(v, 0, &a->max_tokens);
+    return read_tokens(v, &a->max_tokens);
 }
 
 static corun_status read_max_completion(openai_ask *a, const json_t *v)
 {
     a->max_completion_set = true;
-    return read_count(v, 0, &a->max_completion);
+    return read_tokens(v, &a->max_completion);
 }
 
 static corun_status read_top_k(openai_ask *a, const json_t *v)

@@ -327,17 +327,38 @@ static corun_status fit(const openai_ask *a, job_prompt *p, const char **param)
         FAIL(CORUN_EINVAL,
              "This model's maximum context length is %lld tokens. The prompt has %lld tokens.",
              (long long)ctx, (long long)n);
-    if (n + max > ctx)
+    if (max > ctx - n)
         FAIL(CORUN_EINVAL,
-             "This model's maximum context length is %lld tokens. However, you requested %lld "
+             "This model's maximum context length is %lld tokens. However, you requested %llu "
              "tokens (%lld in the prompt, %lld for the answer).",
-             (long long)ctx, (long long)(n + max), (long long)n, (long long)max);
+             (long long)ctx, (unsigned long long)n + (unsigned long long)max, (long long)n,
+             (long long)max);
     if (a->j->s.min_tokens > max) {
         *param = "min_tokens";
         FAIL(CORUN_EINVAL, "min_tokens: %d is more than the %lld tokens allowed for the answer",
              a->j->s.min_tokens, (long long)max);
     }
     p->max_tokens = (int32_t)max;
+    return CORUN_OK;
+}
+
+/* The log-probabilities of the prompts stand in each choice: more of them than a row holds are
+ * refused before they are made. An entry is no shorter than LEAST. */
+static corun_status fit_row(const openai_ask *a)
+{
+#define LEAST "\"0\":{\"logprob\":0,\"rank\":1,\"decoded_token\":\"\"}"
+    const job *j = a->j;
+    const int32_t k = j->prompt_logprobs < a->m->n_vocab ? j->prompt_logprobs : a->m->n_vocab;
+    uint64_t n = 0;
+    if (j->prompt_logprobs < 0) return CORUN_OK;
+    for (size_t i = 0; i < j->n_prompt; i++) n += j->prompt[i].n_token - 1;
+    if (j->kind == JOB_COMPLETION) n *= (uint64_t)j->s.n;
+    n *= (uint64_t)(k > 0 ? k : 1) * (sizeof LEAST - 1);
+    if (n > JOB_MAX_ROW)
+        FAIL(CORUN_EINVAL,
+             "prompt_logprobs: those of the prompts take %llu bytes or more, each choice holding "
+             "them; an answer has at most %zu bytes",
+             (unsigned long long)n, JOB_MAX_ROW);
     return CORUN_OK;
 }
 
@@ -356,5 +377,6 @@ corun_status openai_prompts(openai_ask *a, const char **param)
     if (j->n_prompt * (size_t)j->s.n > OPENAI_MAX_PROMPT)
         FAIL(CORUN_EINVAL, "prompt: %zu prompts with n %d make more than %d choices", j->n_prompt,
              j->s.n, OPENAI_MAX_PROMPT);
-    return CORUN_OK;
+    *param = "prompt_logprobs";
+    return fit_row(a);
 }

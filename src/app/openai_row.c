@@ -12,12 +12,14 @@ void row_init(row *r, const job *j, const job_model *m, buf *out)
     jw_init(&r->w, out);
     buf_init(&r->text, JOB_MAX_ROW);
     buf_init(&r->other, JOB_MAX_ROW);
+    buf_init(&r->facts, JOB_MAX_ROW);
 }
 
 void row_free(row *r)
 {
     buf_free(&r->text);
     buf_free(&r->other);
+    buf_free(&r->facts);
 }
 
 part row_part(const job_tokens *t, size_t n_added, bool special_counts)
@@ -219,7 +221,7 @@ corun_status row_chat_logprobs(row *r, const part *p)
 /* ---- both -------------------------------------------------------------------------------- */
 
 /* [null, {id: {logprob, rank, decoded_token}}, ...]; the rank is null beyond those asked for. */
-corun_status row_prompt_logprobs(row *r, const job_prompt *p)
+static corun_status put_prompt_logprobs(row *r, const job_prompt *p)
 {
     const job_tokens *t = &p->logprobs;
     size_t top = 0;
@@ -257,6 +259,24 @@ corun_status row_prompt_logprobs(row *r, const job_prompt *p)
         jw_close(&r->w, '}');
     }
     jw_close(&r->w, ']');
+    return CORUN_OK;
+}
+
+corun_status row_prompt_logprobs(row *r, const job_prompt *p)
+{
+    buf *out = r->w.b;
+    const size_t from = out->len;
+    if (r->once == p) {
+        buf_put(out, r->facts.data, r->facts.len);
+        return buf_status(out);
+    }
+    TRY(put_prompt_logprobs(r, p));
+    TRY(buf_status(out));
+    if (r->j->kind == JOB_CHAT || r->j->s.n == 1) return CORUN_OK;
+    buf_reset(&r->facts);
+    buf_put(&r->facts, out->data + from, out->len - from);
+    TRY(buf_status(&r->facts));
+    r->once = p;
     return CORUN_OK;
 }
 

@@ -11,7 +11,9 @@ typedef struct row {
     jw w;
     const job *j;
     const job_model *m;
-    buf text, other; /* scratch */
+    buf text, other;        /* scratch */
+    const job_prompt *once; /* the prompt that `facts` is of, or NULL */
+    buf facts;              /* its log-probabilities as written, for its other choices */
 } row;
 
 /* The job and the model must outlive the row; out: where its text goes. */
@@ -35,7 +37,7 @@ corun_status row_completion_logprobs(row *r, const part *p, size_t n_part, job_c
  * when the part is written. */
 corun_status row_echo_part(const job_prompt *p, job_tokens *one, part *out);
 corun_status row_chat_logprobs(row *r, const part *p);
-/* Key and value of "prompt_logprobs". */
+/* Key and value of "prompt_logprobs". In a completion: behind another field. */
 corun_status row_prompt_logprobs(row *r, const job_prompt *p);
 /* Appends the prompt's text in front of a completion. */
 corun_status row_echo(row *r, const job_prompt *p, buf *b);

@@ -248,6 +248,20 @@ corun_status openai_stream_event(openai_stream *s, size_t prompt, const corun_ev
     return CORUN_OK;
 }
 
+/* What the events have not given, as they were not asked. */
+static corun_status put_rest(openai_stream *s, buf *out)
+{
+    const job *j = s->r.j;
+    s->n_new = 0;
+    for (size_t i = 0; i < j->n_choice; i++) s->n_new += (uint64_t)j->choice[i].n_new;
+    for (size_t i = 0; i < j->n_choice; i++) {
+        if (s->choice[i].ended) continue;
+        if (!s->choice[i].begun) TRY(begin(s, i, out));
+        TRY(put_new(s, i, out));
+    }
+    return CORUN_OK;
+}
+
 corun_status openai_stream_end(openai_stream *s, buf *out)
 {
     row *r = &s->r;
@@ -258,6 +272,7 @@ corun_status openai_stream_end(openai_stream *s, buf *out)
         buf_puts(out, "\n\n");
         return buf_status(out);
     }
+    TRY(put_rest(s, out));
     if (r->j->stream_usage) {
         chunk_open(s, out);
         TRY(chunk_close(s, true));

@@ -5,6 +5,17 @@
 
 #include "app/openai_row.h"
 
+/* The other choices of the prompt hold the same: seen at the first one where that cannot fit. */
+static corun_status put_prompt_part(row *r, const job_prompt *p)
+{
+    const buf *out = r->w.b;
+    const size_t from = out->len, more = r->once == p ? 0 : (size_t)r->j->s.n - 1;
+    TRY(row_prompt_logprobs(r, p));
+    if ((out->len - from) * more > out->max - out->len)
+        FAIL(CORUN_ECAPACITY, "the answer is larger than %zu bytes", out->max);
+    return CORUN_OK;
+}
+
 static corun_status put_completion_choice(row *r, const job_prompt *p, const job_choice *c)
 {
     const job *j = r->j;
@@ -28,7 +39,7 @@ static corun_status put_completion_choice(row *r, const job_prompt *p, const job
         TRY(st);
     }
     row_finish(r, c);
-    if (j->prompt_logprobs >= 0) TRY(row_prompt_logprobs(r, p));
+    if (j->prompt_logprobs >= 0) TRY(put_prompt_part(r, p));
     if (j->return_ids) row_ids(r, "prompt_token_ids", p->token, p->n_token);
     return CORUN_OK;
 }

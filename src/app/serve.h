@@ -14,7 +14,7 @@
 typedef struct serve serve;
 
 typedef struct serve_route {
-    const char *method;
+    const char *method; /* GET: HEAD too */
     /* "{}" stands for one segment that is not empty, a final "*" for all the rest (not empty). */
     const char *path;
     bool open; /* needs no key */

@@ -4,7 +4,10 @@
  * A request is made a job on a thread of the service, runs as its task, and is written on such a
  * thread again; a stream is written event by event on the service's own thread. Its `ask` is the
  * call's data until the end of either is settled: the lock holds a client that goes away apart
- * from an answer that ends. */
+ * from an answer that ends.
+ *
+ * What is large goes to a lane of its own (SERVICE_LARGE), so that small requests never wait for
+ * it: bodies, texts that become tokens, answers. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,10 +17,14 @@
 #include "app/serve.h"
 #include "base/clock.h"
 
+#define LARGE ((size_t)256 << 10) /* bytes */
+#define LATE  ((size_t)1 << 20)   /* of a stream: such a one is written at its end */
+
 typedef struct ask {
     task t; /* ctx: this ask */
     serve *s;
     http_call *c;
+    service_lane lane; /* of its beginning */
     job_kind kind;
     job *j;
     openai_stream *stream; /* NULL: the answer comes whole */
@@ -52,6 +59,83 @@ static void refuse(ask *a, int status, const char *text)
     ask_free(a);
 }
 
+/* ---- large and small ------------------------------------------------------------------------- */
+
+/* Bytes of the answer, roughly: before its task runs those that stand for the prompts. */
+static size_t about(const job *j)
+{
+    enum { ENTRY = 64 }; /* one log-probability */
+    const bool chat = j->kind == JOB_CHAT;
+    const int32_t k =
+        !chat && j->echo && j->logprobs > j->prompt_logprobs ? j->logprobs : j->prompt_logprobs;
+    size_t n = 0;
+    if (j->http != 200) return 0;
+    for (size_t i = 0; i < j->n_prompt; i++) n += j->prompt[i].n_token * (size_t)(k + 1) * ENTRY;
+    if (!chat) n *= (size_t)j->s.n;
+    for (size_t i = 0; i < j->n_choice; i++) {
+        const job_choice *c = &j->choice[i];
+        n += c->text.len + 8 * c->tokens.n + ENTRY * c->tokens.n_tops;
+    }
+    return n;
+}
+
+/* The model as SERVICE_CPU sees it: no tokens are made of a large text. A short request can have
+ * one, by a chat template of its own. */
+typedef struct brief {
+    job_model m;
+    const job_model *all;
+    bool too_long;
+} brief;
+
+static corun_status brief_encode(const void *ctx, const char *text, size_t len, unsigned flags,
+                                 int32_t *out, size_t cap, size_t *n)
+{
+    brief *b = (brief *)(uintptr_t)ctx;
+    b->too_long |= len > LARGE;
+    if (len > LARGE) FAIL(CORUN_EINTERNAL, "the text is for another thread");
+    return b->all->encode(b->all->ctx, text, len, flags, out, cap, n);
+}
+
+static corun_status brief_decode(const void *ctx, const int32_t *ids, size_t n_id, unsigned flags,
+                                 char *out, size_t cap, size_t *n)
+{
+    const brief *b = ctx;
+    return b->all->decode(b->all->ctx, ids, n_id, flags, out, cap, n);
+}
+
+static corun_status brief_bytes(const void *ctx, int32_t id, char *out, size_t cap, size_t *n)
+{
+    const brief *b = ctx;
+    return b->all->token_bytes(b->all->ctx, id, out, cap, n);
+}
+
+static corun_status brief_render(const void *ctx, const char *json, size_t len, char *out,
+                                 size_t cap, size_t *n)
+{
+    const brief *b = ctx;
+    return b->all->render(b->all->ctx, json, len, out, cap, n);
+}
+
+/* The model for this lane. */
+static const job_model *brief_model(brief *b, const job_model *all, service_lane lane)
+{
+    *b = (brief){.m = *all, .all = all};
+    if (lane == SERVICE_LARGE) return all;
+    b->m.ctx = b;
+    b->m.encode = brief_encode;
+    b->m.decode = brief_decode;
+    b->m.token_bytes = brief_bytes;
+    b->m.render = brief_render;
+    return &b->m;
+}
+
+static service_lane lane_of(const http_call *c)
+{
+    size_t len;
+    http_body(c, &len);
+    return len > LARGE ? SERVICE_LARGE : SERVICE_CPU;
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static void count(ask *a, int status)
@@ -65,6 +149,14 @@ static void count(ask *a, int status)
     serve_count_more(a->s, a->c, status, more);
 }
 
+/* The answer could not be written. */
+static void fail_answer(ask *a, corun_status st)
+{
+    if (st == CORUN_ECAPACITY)
+        job_fail(a->j, 500, NULL, "the answer is larger than %zu bytes", JOB_MAX_ROW);
+    job_fail(a->j, 500, NULL, "%s", err_text());
+}
+
 /* Writes and sends a whole answer, or the error that the job ended with. */
 static void send_whole(void *arg)
 {
@@ -74,11 +166,10 @@ static void send_whole(void *arg)
     buf b;
     buf_init(&b, JOB_MAX_ROW);
     let_go(a);
+    if (http_is_gone(a->c)) job_fail(j, 499, NULL, "the client has gone");
     corun_status st = openai_write_body(j, m, a->created, &b);
     if (st != CORUN_OK) {
-        if (st == CORUN_ECAPACITY)
-            job_fail(j, 500, NULL, "the answer is larger than %zu bytes", JOB_MAX_ROW);
-        job_fail(j, 500, NULL, "%s", err_text());
+        fail_answer(a, st);
         buf_reset(&b);
         st = openai_write_body(j, m, a->created, &b);
     }
@@ -92,10 +183,8 @@ static void send_whole(void *arg)
     ask_free(a);
 }
 
-static void end_stream(ask *a)
+static void finish_stream(ask *a, bool whole)
 {
-    buf_reset(&a->chunk);
-    bool whole = openai_stream_end(a->stream, &a->chunk) == CORUN_OK;
     if (whole) http_stream_put(a->c, a->chunk.data, a->chunk.len);
     let_go(a);
     bool lost = http_no_memory(a->c) || (!whole && a->j->http == 200);
@@ -107,13 +196,42 @@ static void end_stream(ask *a)
     ask_free(a);
 }
 
+static void end_stream(ask *a)
+{
+    buf_reset(&a->chunk);
+    finish_stream(a, openai_stream_end(a->stream, &a->chunk) == CORUN_OK);
+}
+
+static void begin_stream(ask *a)
+{
+    a->begun = true;
+    serve_stream(a->c, "text/event-stream; charset=utf-8");
+}
+
+/* A stream that no event was given to: all of it, as one piece. */
+static void send_late(void *arg)
+{
+    ask *a = arg;
+    corun_status st = openai_stream_end(a->stream, &a->chunk);
+    if (st != CORUN_OK) {
+        fail_answer(a, st);
+        send_whole(a);
+        return;
+    }
+    begin_stream(a);
+    finish_stream(a, true);
+}
+
 static void on_done(task *t)
 {
     ask *a = t->ctx;
-    if (a->begun)
+    if (a->begun) {
         end_stream(a);
-    else if (service_work(a->s->service, SERVICE_CPU, send_whole, a) != CORUN_OK)
-        send_whole(a);
+        return;
+    }
+    void (*send)(void *arg) = a->stream && a->j->http == 200 ? send_late : send_whole;
+    service_lane lane = about(a->j) > LARGE ? SERVICE_LARGE : SERVICE_CPU;
+    if (service_work(a->s->service, lane, send, a) != CORUN_OK) send(a);
 }
 
 static corun_status on_event(task *t, size_t prompt, const corun_event *e)
@@ -123,10 +241,7 @@ static corun_status on_event(task *t, size_t prompt, const corun_event *e)
     buf_reset(&a->chunk);
     TRY(openai_stream_event(a->stream, prompt, e, &a->chunk));
     if (!a->chunk.len) return CORUN_OK;
-    if (!a->begun) {
-        a->begun = true;
-        serve_stream(a->c, "text/event-stream; charset=utf-8");
-    }
+    if (!a->begun) begin_stream(a);
     if (http_stream_put(a->c, a->chunk.data, a->chunk.len)) return CORUN_OK;
     if (http_no_memory(a->c)) FAIL(CORUN_ENOMEM, "no memory for the stream");
     a->broken = true;
@@ -149,10 +264,9 @@ static void check_tokens(const serve *s, job *j)
                  (long long)total, (long long)s->max_tokens);
 }
 
-static corun_status prepare(ask *a)
+static corun_status prepare(ask *a, const job_model *m)
 {
     size_t len;
-    const job_model *m = &a->s->session.facts;
     const char *body = http_body(a->c, &len);
     TRY(openai_http_open(&a->j, a->kind, body, len));
     TRY(openai_prepare(a->j, m));
@@ -160,8 +274,8 @@ static corun_status prepare(ask *a)
     if (a->j->http != 200) return CORUN_OK;
     a->t = (task){.j = a->j, .ctx = a, .done = on_done};
     if (!a->j->stream) return CORUN_OK;
-    a->t.event = on_event;
-    return openai_stream_open(&a->stream, a->j, m, a->created);
+    if (about(a->j) <= LATE) a->t.event = on_event;
+    return openai_stream_open(&a->stream, a->j, &a->s->session.facts, a->created);
 }
 
 /* Hands the task in, unless the client has gone. Afterwards it may be gone itself. */
@@ -186,12 +300,24 @@ static void hand_in(ask *a)
 static void begin(void *arg)
 {
     ask *a = arg;
-    if (prepare(a) != CORUN_OK)
+    brief b;
+    if (http_is_gone(a->c) || service_aborts(a->s->service)) {
+        refuse(a, http_is_gone(a->c) ? 499 : 503, "the server was stopped before the answer");
+        return;
+    }
+    corun_status st = prepare(a, brief_model(&b, &a->s->session.facts, a->lane));
+    if (b.too_long) {
+        job_free(a->j);
+        a->j = NULL;
+        a->lane = SERVICE_LARGE;
+        if (service_work(a->s->service, a->lane, begin, a) != CORUN_OK) refuse(a, 429, err_text());
+    } else if (st != CORUN_OK) {
         refuse(a, 500, err_text());
-    else if (a->j->http != 200)
+    } else if (a->j->http != 200) {
         send_whole(a);
-    else
+    } else {
         hand_in(a);
+    }
 }
 
 static void take(serve *s, http_call *c, job_kind kind)
@@ -203,12 +329,13 @@ static void take(serve *s, http_call *c, job_kind kind)
     }
     a->s = s;
     a->c = c;
+    a->lane = lane_of(c);
     a->kind = kind;
     a->created = (int64_t)time(NULL);
     a->since = clock_seconds();
     buf_init(&a->chunk, JOB_MAX_ROW);
     http_set_data(c, a);
-    if (service_work(s->service, SERVICE_CPU, begin, a) != CORUN_OK) refuse(a, 429, err_text());
+    if (service_work(s->service, a->lane, begin, a) != CORUN_OK) refuse(a, 429, err_text());
 }
 
 static void completions(serve *s, http_call *c) { take(s, c, JOB_COMPLETION); }
@@ -230,11 +357,13 @@ static void on_gone(serve *s, http_call *c)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static void answer_text(serve *s, http_call *c,
-                        corun_status (*fn)(job **j, const job_model *m, const char *body,
-                                           size_t len, buf *out))
+typedef corun_status text_fn(job **j, const job_model *m, const char *body, size_t len, buf *out);
+
+/* False: it is for SERVICE_LARGE. */
+static bool answer_text(serve *s, http_call *c, service_lane lane, text_fn *fn)
 {
-    const job_model *m = &s->session.facts;
+    brief as;
+    const job_model *m = brief_model(&as, &s->session.facts, lane);
     size_t len;
     const char *body = http_body(c, &len);
     job *j = NULL;
@@ -251,16 +380,37 @@ static void answer_text(serve *s, http_call *c,
     job_free(j);
     if (st == CORUN_OK) {
         serve_reply_json(s, c, status, &b);
-        return;
+        return true;
     }
     buf_free(&b);
+    if (as.too_long) return false;
     serve_error(s, c, 500, NULL, NULL, NULL, "%s", err_text());
+    return true;
 }
 
-static void do_tokenize(serve *s, http_call *c) { answer_text(s, c, openai_tokenize); }
-static void do_detokenize(serve *s, http_call *c) { answer_text(s, c, openai_detokenize); }
-static void tokenize(serve *s, http_call *c) { serve_later(s, c, SERVICE_CPU, do_tokenize); }
-static void detokenize(serve *s, http_call *c) { serve_later(s, c, SERVICE_CPU, do_detokenize); }
+static void large_tokenize(serve *s, http_call *c)
+{
+    answer_text(s, c, SERVICE_LARGE, openai_tokenize);
+}
+
+static void small_tokenize(serve *s, http_call *c)
+{
+    if (!answer_text(s, c, SERVICE_CPU, openai_tokenize))
+        serve_later(s, c, SERVICE_LARGE, large_tokenize);
+}
+
+static void do_detokenize(serve *s, http_call *c)
+{
+    answer_text(s, c, SERVICE_LARGE, openai_detokenize); /* it makes no tokens */
+}
+
+static void tokenize(serve *s, http_call *c)
+{
+    service_lane lane = lane_of(c);
+    serve_later(s, c, lane, lane == SERVICE_LARGE ? large_tokenize : small_tokenize);
+}
+
+static void detokenize(serve *s, http_call *c) { serve_later(s, c, lane_of(c), do_detokenize); }
 
 const serve_route serve_openai_routes[] = {
     {"POST", "/v1/completions", false, NULL, completions, on_gone},

@@ -43,6 +43,13 @@ static bool matches(const char *pattern, const char *path)
     }
 }
 
+/* What GET answers HEAD asks for too: the transport leaves out the body. */
+static bool takes(const serve_route *r, const char *method)
+{
+    return strcmp(r->method, method) == 0 ||
+           (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
+}
+
 /* The route of a call, *at its place; NULL: none, and *other is one of another method or NULL. */
 static const serve_route *find(const http_call *c, size_t *at, const serve_route **other)
 {
@@ -51,7 +58,7 @@ static const serve_route *find(const http_call *c, size_t *at, const serve_route
     *other = NULL;
     for (*at = 0; (r = serve_route_at(*at)) != NULL; ++*at) {
         if (!matches(r->path, path)) continue;
-        if (strcmp(r->method, method) == 0) return r;
+        if (takes(r, method)) return r;
         *other = r;
     }
     *at = SERVE_ROUTES_MAX;
@@ -268,7 +275,8 @@ static void refuse_method(serve *s, http_call *c)
     buf_init(&allow, 256);
     for (size_t i = 0; (r = serve_route_at(i)) != NULL; i++)
         if (matches(r->path, http_path(c)))
-            buf_printf(&allow, "%s%s", allow.len ? ", " : "", r->method);
+            buf_printf(&allow, "%s%s", allow.len ? ", " : "",
+                       strcmp(r->method, "GET") == 0 ? "GET, HEAD" : r->method);
     const http_field f = {"Allow", allow.data ? allow.data : ""};
     snprintf(text, sizeof text, "this path takes %s only", f.value);
     error(s, c, 405, &f, NULL, NULL, NULL, text);

@@ -57,7 +57,8 @@ struct service {
     pthread_cond_t wake;  /* the service's thread: there is news */
     pthread_cond_t quiet; /* service_stop: something has ended */
     pthread_t engine_thread;
-    worker worker[THREADS_MAX + 1]; /* the first one for SERVICE_DISK */
+    worker
+        worker[SERVICE_LANES - 1 + THREADS_MAX]; /* one for each lane, then more for SERVICE_CPU */
     size_t n_worker;
     bool engine_on;
 
@@ -517,6 +518,14 @@ void service_cancel(service *v, task *t)
     pthread_mutex_unlock(&v->lock);
 }
 
+bool service_aborts(service *v)
+{
+    pthread_mutex_lock(&v->lock);
+    bool aborts = v->cancelling;
+    pthread_mutex_unlock(&v->lock);
+    return aborts;
+}
+
 const char *service_failure(const service *v)
 {
     service *w = (service *)(uintptr_t)v;
@@ -578,10 +587,10 @@ static corun_status open_service(service *v, const service_opts *o)
     v->engine_on = true;
     pthread_mutex_lock(&v->lock); /* own_thread reads the table */
     corun_status st = CORUN_OK;
-    while (st == CORUN_OK && v->n_worker <= o->threads) {
+    while (st == CORUN_OK && v->n_worker < SERVICE_LANES - 1 + o->threads) {
         worker *w = &v->worker[v->n_worker];
         w->v = v;
-        w->lane = &v->lane[v->n_worker ? SERVICE_CPU : SERVICE_DISK];
+        w->lane = &v->lane[v->n_worker < SERVICE_LANES ? v->n_worker : SERVICE_CPU];
         st = start_thread(&w->thread, work_main, w);
         if (st == CORUN_OK) v->n_worker++;
     }
@@ -629,7 +638,10 @@ static size_t cancel_many(service *v, bool background)
     return n;
 }
 
-static bool is_quiet(const service *v) { return !v->n_task && !v->lane[SERVICE_CPU].alive; }
+static bool is_quiet(const service *v)
+{
+    return !v->n_task && !v->lane[SERVICE_CPU].alive && !v->lane[SERVICE_LARGE].alive;
+}
 
 bool service_stop(service *v, double seconds)
 {

@@ -38,7 +38,7 @@ typedef struct service_opts {
     size_t queue;   /* tasks that may wait, those in the background not counted */
     size_t window;  /* prompts alive in the engine */
     size_t slots;   /* rows of a step: a task in the background starts only while fewer are used */
-    size_t threads; /* for the work of SERVICE_CPU */
+    size_t threads; /* for the work of SERVICE_CPU; each other lane has one */
 } service_opts;
 
 /* The session must outlive the service. */
@@ -49,17 +49,24 @@ corun_status service_submit(service *v, task *t);
  * memory is there. From any thread. */
 void service_cancel(service *v, task *t);
 /* Runs fn(arg) on one of the service's threads, for work that is too long for the caller's thread.
- * What waits for the disk has a thread of its own, so that requests do not wait for it.
- * CORUN_ECAPACITY: too much waits. */
-typedef enum service_lane { SERVICE_CPU, SERVICE_DISK, SERVICE_LANES } service_lane;
+ * What takes long, and what waits for the disk, has a thread of its own each, so that no other
+ * request waits for it. CORUN_ECAPACITY: too much waits. */
+typedef enum service_lane {
+    SERVICE_CPU,   /* some milliseconds */
+    SERVICE_LARGE, /* longer, as the request or its answer is large */
+    SERVICE_DISK,
+    SERVICE_LANES
+} service_lane;
 corun_status service_work(service *v, service_lane lane, void (*fn)(void *arg), void *arg);
+/* service_stop has waited long enough: what is not yet handed in will not be taken. */
+bool service_aborts(service *v);
 /* The engine has failed as a whole: text of the cause, or NULL. No task is taken any more. */
 const char *service_failure(const service *v);
 
 /* Takes no more tasks, but what service_work has still to hand in; cancels those in the background
  * that have not begun; waits until the others have ended, at most `seconds`; then the rest is
- * cancelled. Returns when nothing is left, tasks or work of SERVICE_CPU. True when nothing in the
- * foreground had to be cancelled. */
+ * cancelled. Returns when nothing is left, tasks or work, that of the disk not counted. True when
+ * nothing in the foreground had to be cancelled. */
 bool service_stop(service *v, double seconds);
 /* After service_stop. Ends when the disk's work has ended too. NULL is fine. */
 void service_close(service *v);
