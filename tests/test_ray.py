@@ -239,8 +239,8 @@ exec {place.program} "$@"
 
 
 @pytest.mark.parametrize("when, says, text", [
-    ("split", "echo what", "worker 0: .*JSONDecodeError"),
-    ("split", "printf '{}\\n'", "worker 0: KeyError"),
+    ("split", "echo what", "other split: .*JSONDecodeError"),
+    ("split", "printf '{}\\n'", "other split: KeyError"),
     ("--pieces", "echo what", "no worker is left.*JSONDecodeError"),
     ("--pieces", """echo '{"identity":"x"}'; for i in 1 2 3 4 5 6 7; do echo '{}'; done; sleep 1""",
      "IndexError")])

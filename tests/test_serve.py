@@ -632,7 +632,8 @@ def test_stream_without_memory_is_no_client_that_went(serve, tmp_path, where):
         error = json.loads(last[6:])["error"]
         assert error["type"] == "server_error" and "memory" in error["message"]
     else:
-        with pytest.raises(http.client.IncompleteRead):
+        # Cut off in the middle, or before the transport had its turn at the beginning.
+        with pytest.raises((http.client.IncompleteRead, http.client.RemoteDisconnected)):
             s.post(COMPLETION, body)
     s.idle()
     m = s.metrics()

@@ -293,7 +293,11 @@ class _Run:
                         return None
                     self.turn.wait()
                     continue
-                piece = self._next()
+                try:
+                    piece = self._next()
+                except Exception as e:  # a line that no corun writes; behind it nothing counts
+                    self.fail(SYSTEM, f"{self.a.corun} split: {_unexpected(e)}")
+                    return None
                 if piece is None:
                     self.read_all = True
                     self.turn.notify_all()
@@ -361,7 +365,6 @@ class _Slot:
         self.run, self.number, self.actor_class = run, number, actor_class
         self.lock = threading.Lock()
         self.actor: Any = None
-        self.generation = 0
         self.where = "not started"
         self.losses = 0  # in a row
 
@@ -371,7 +374,6 @@ class _Slot:
         run = self.run
         while not run.failed and not run.done():
             self.actor = self.actor_class.remote(run.a.argv)
-            self.generation += 1
             try:
                 kind, *said = ray.get(self.actor.hello.remote(), timeout=OPEN_TIMEOUT)
             except ray.exceptions.RayError as e:
@@ -412,10 +414,16 @@ class _Slot:
             except Exception:  # gone already, or Ray is
                 pass
 
-    def replace(self, generation: int, text: str) -> None:
+    def lost(self, actor: Any, piece: _Piece, text: str) -> None:
+        """The actor is replaced. The lock is held from before the piece goes back: no thread runs
+        it on the actor that ends."""
         with self.lock:
-            if generation != self.generation or self.run.failed:
-                return  # another thread has done it
+            if actor is not self.actor:  # another thread has replaced it, for its own piece
+                self.run.give(piece)
+                return
+            self.run.put_back(piece, text)
+            if self.run.failed:
+                return
             with self.run.turn:
                 self.run.summary.lost += 1
             self.losses += 1
@@ -437,18 +445,19 @@ class _Slot:
     def pieces(self) -> None:
         while True:
             with self.lock:
-                actor, generation = self.actor, self.generation
+                actor = self.actor
             piece = self.run.take() if actor else None  # no actor: refused or given up
             if piece is None:
                 return
-            if generation != self.generation:  # lost meanwhile
+            with self.lock:
+                stale = actor is not self.actor
+            if stale:  # lost meanwhile
                 self.run.give(piece)
                 continue
             try:
                 name, errors = self.fetch(actor, piece)
             except _Lost as e:
-                self.run.put_back(piece, str(e))
-                self.replace(generation, str(e))
+                self.lost(actor, piece, str(e))
                 continue
             except OSError as e:
                 self.run.fail(SYSTEM, f"{self.run.folder.path}: {e.strerror}")
