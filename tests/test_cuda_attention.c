@@ -217,11 +217,17 @@ static void launch(rig *r)
                     false));
 }
 
-/* The outputs of the step into result[position][token]; those of dead rows must be untouched. */
-static void take(rig *r, float *result)
+/* The outputs of the step, here. */
+static void fetch(rig *r)
 {
     CUDA(cudaStreamSynchronize((cudaStream_t)device.stream));
     CUDA(cudaMemcpy(r->host, r->wide, ROOM * r->token * sizeof(float), cudaMemcpyDeviceToHost));
+}
+
+/* The outputs of the step into result[position][token]; those of dead rows must be untouched. */
+static void take(rig *r, float *result)
+{
+    fetch(r);
     for (int32_t t = 0; t < r->s.n_tok; t++) {
         const float *from = r->host + (size_t)t * r->token;
         if (r->at[t] >= 0) {
@@ -245,8 +251,7 @@ static void run_against(rig *r, const piece *row, int32_t n, const float *expect
 {
     put_step(r, row, n);
     launch(r);
-    CUDA(cudaStreamSynchronize((cudaStream_t)device.stream));
-    CUDA(cudaMemcpy(r->host, r->wide, ROOM * r->token * sizeof(float), cudaMemcpyDeviceToHost));
+    fetch(r);
     for (int32_t i = 0, t = 0; i < n; i++)
         for (int32_t k = 0; k < row[i].n; k++, t++)
             if (memcmp(r->host + (size_t)t * r->token, expect + (size_t)r->at[t] * r->token,

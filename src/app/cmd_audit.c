@@ -67,13 +67,6 @@ static int show_diff(const char *a, const char *b)
     return st != CORUN_OK ? cmd_fail(st) : n ? CMD_PROMISE : CMD_OK;
 }
 
-static corun_status find_json(place *at, const audit_args *a)
-{
-    if (!a->json) return CORUN_OK;
-    TRY(place_find(at, a->json, &a->e.model, 1));
-    return place_idle(at);
-}
-
 int cmd_audit(int argc, char **argv)
 {
     audit_args a = {0};
@@ -93,7 +86,7 @@ int cmd_audit(int argc, char **argv)
     int failed = 0;
     place json_at = {0};
     buf_init(&json, 1 << 20);
-    st = find_json(&json_at, &a);
+    if (a.json) st = place_find_idle(&json_at, a.json, &a.e.model, 1);
     if (st == CORUN_OK) st = cmd_open(&s, &a.e, false);
     if (st == CORUN_OK) st = proof_audit(s.model, &o, stdout, &json, kept, &failed);
     if (st == CORUN_OK) printf(kept[0] ? "kept in %s\n" : "not kept: no cache folder%s\n", kept);

@@ -98,10 +98,7 @@ static corun_status open_files(batch *b, const batch_args *a)
 {
     TRY(lines_open(&b->in, a->in, JOB_MAX_LINE));
     const char *inputs[] = {a->in, a->e.model};
-    if (a->metrics) {
-        TRY(place_find(&b->metrics_at, a->metrics, inputs, 2));
-        TRY(place_idle(&b->metrics_at));
-    }
+    if (a->metrics) TRY(place_find_idle(&b->metrics_at, a->metrics, inputs, 2));
     b->out.quiet = a->quiet;
     b->out.metrics = a->metrics ? &b->metrics_at : NULL;
     if (a->check) return lines_survey(a->in, &b->out.input);

@@ -140,8 +140,7 @@ static corun_status run(merge *m, const char *out)
     for (size_t i = 0; i < m->n; i++) TRY(lines_open(&m->in[i], m->pos[i], JOB_MAX_ROW));
     if (m->input) TRY(lines_open(&m->asked, m->input, JOB_MAX_LINE));
     m->pos[m->n] = m->input;
-    TRY(place_find(&m->at, out, m->pos, m->n + 1));
-    TRY(place_idle(&m->at));
+    TRY(place_find_idle(&m->at, out, m->pos, m->n + 1));
     TRY(sink_open(&m->out, &m->at));
     for (size_t i = 0, ended = m->n; !cmd_signal(); i = (i + 1) % m->n) {
         bool end;

@@ -151,11 +151,8 @@ static corun_status read_requests(own_requests *own, const char *path, const job
 static corun_status run(const verify_args *a, cmd_session *s, own_requests *own, buf *json,
                         place *json_at)
 {
-    if (a->json) {
-        const char *inputs[] = {a->in, a->e.model};
-        TRY(place_find(json_at, a->json, inputs, 2));
-        TRY(place_idle(json_at));
-    }
+    const char *inputs[] = {a->in, a->e.model};
+    if (a->json) TRY(place_find_idle(json_at, a->json, inputs, 2));
     char program[4096];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     if (n > 0) program[n] = 0;

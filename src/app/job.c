@@ -109,6 +109,10 @@ corun_status job_encode(const job_model *m, const char *text, size_t len, unsign
                         int32_t **ids, size_t *n)
 {
     size_t cap = len < 1 << 20 ? len + 16 : 1 << 20;
+    if (m->text_max && len > m->text_max) {
+        *m->too_long = true;
+        FAIL(CORUN_EINTERNAL, "a text of more than %zu bytes", m->text_max);
+    }
     for (int attempt = 0; attempt < 2; attempt++) {
         if (!(*ids = mem_alloc(cap, sizeof **ids, "token ids"))) return CORUN_ENOMEM;
         corun_status st = m->encode(m->ctx, text, len, flags, *ids, cap, n);

@@ -24,6 +24,8 @@ typedef struct job_model {
     int32_t n_vocab, n_ctx, bos; /* bos -1: none */
     const char *served_name;     /* NULL: any model string is accepted */
     const char *fingerprint;     /* digest of the numeric identity */
+    size_t text_max; /* of a longer text job_encode makes no tokens (CORUN_EINTERNAL); 0: of any */
+    bool *too_long;  /* set then */
 } job_model;
 
 /* Tokens with their log-probabilities, in order. */

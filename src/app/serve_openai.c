@@ -79,54 +79,16 @@ static size_t about(const job *j)
     return n;
 }
 
-/* The model as SERVICE_CPU sees it: no tokens are made of a large text. A short request can have
- * one, by a chat template of its own. */
-typedef struct brief {
-    job_model m;
-    const job_model *all;
-    bool too_long;
-} brief;
-
-static corun_status brief_encode(const void *ctx, const char *text, size_t len, unsigned flags,
-                                 int32_t *out, size_t cap, size_t *n)
+/* The model for a lane. On SERVICE_CPU no tokens are made of a large text, which a short request
+ * can have by a chat template of its own. */
+static job_model model_of(const serve *s, service_lane lane, bool *too_long)
 {
-    brief *b = (brief *)(uintptr_t)ctx;
-    b->too_long |= len > LARGE;
-    if (len > LARGE) FAIL(CORUN_EINTERNAL, "the text is for another thread");
-    return b->all->encode(b->all->ctx, text, len, flags, out, cap, n);
-}
-
-static corun_status brief_decode(const void *ctx, const int32_t *ids, size_t n_id, unsigned flags,
-                                 char *out, size_t cap, size_t *n)
-{
-    const brief *b = ctx;
-    return b->all->decode(b->all->ctx, ids, n_id, flags, out, cap, n);
-}
-
-static corun_status brief_bytes(const void *ctx, int32_t id, char *out, size_t cap, size_t *n)
-{
-    const brief *b = ctx;
-    return b->all->token_bytes(b->all->ctx, id, out, cap, n);
-}
-
-static corun_status brief_render(const void *ctx, const char *json, size_t len, char *out,
-                                 size_t cap, size_t *n)
-{
-    const brief *b = ctx;
-    return b->all->render(b->all->ctx, json, len, out, cap, n);
-}
-
-/* The model for this lane. */
-static const job_model *brief_model(brief *b, const job_model *all, service_lane lane)
-{
-    *b = (brief){.m = *all, .all = all};
-    if (lane == SERVICE_LARGE) return all;
-    b->m.ctx = b;
-    b->m.encode = brief_encode;
-    b->m.decode = brief_decode;
-    b->m.token_bytes = brief_bytes;
-    b->m.render = brief_render;
-    return &b->m;
+    job_model m = s->session.facts;
+    *too_long = false;
+    if (lane == SERVICE_LARGE) return m;
+    m.text_max = LARGE;
+    m.too_long = too_long;
+    return m;
 }
 
 static service_lane lane_of(const http_call *c)
@@ -300,13 +262,14 @@ static void hand_in(ask *a)
 static void begin(void *arg)
 {
     ask *a = arg;
-    brief b;
+    bool too_long;
     if (http_is_gone(a->c) || service_aborts(a->s->service)) {
         refuse(a, http_is_gone(a->c) ? 499 : 503, "the server was stopped before the answer");
         return;
     }
-    corun_status st = prepare(a, brief_model(&b, &a->s->session.facts, a->lane));
-    if (b.too_long) {
+    const job_model m = model_of(a->s, a->lane, &too_long);
+    corun_status st = prepare(a, &m);
+    if (too_long) {
         job_free(a->j);
         a->j = NULL;
         a->lane = SERVICE_LARGE;
@@ -362,20 +325,20 @@ typedef corun_status text_fn(job **j, const job_model *m, const char *body, size
 /* False: it is for SERVICE_LARGE. */
 static bool answer_text(serve *s, http_call *c, service_lane lane, text_fn *fn)
 {
-    brief as;
-    const job_model *m = brief_model(&as, &s->session.facts, lane);
+    bool too_long;
+    const job_model m = model_of(s, lane, &too_long);
     size_t len;
     const char *body = http_body(c, &len);
     job *j = NULL;
     buf b;
     jw w;
     buf_init(&b, JOB_MAX_ROW);
-    corun_status st = fn(&j, m, body, len, &b);
+    corun_status st = fn(&j, &m, body, len, &b);
     int status = j ? j->http : 500;
     if (st == CORUN_OK && status != 200) {
         buf_reset(&b);
         jw_init(&w, &b);
-        job_put_error(j, m, &w);
+        job_put_error(j, &m, &w);
     }
     job_free(j);
     if (st == CORUN_OK) {
@@ -383,7 +346,7 @@ static bool answer_text(serve *s, http_call *c, service_lane lane, text_fn *fn)
         return true;
     }
     buf_free(&b);
-    if (as.too_long) return false;
+    if (too_long) return false;
     serve_error(s, c, 500, NULL, NULL, NULL, "%s", err_text());
     return true;
 }

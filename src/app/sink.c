@@ -95,7 +95,7 @@ static corun_status resolve(place *p, const char *name, const char *const *input
 corun_status place_find(place *p, const char *name, const char *const *input, size_t n_input)
 {
     size_t len = strlen(name);
-    *p = (place){.gz = len > 3 && strcmp(name + len - 3, ".gz") == 0};
+    *p = (place){.gz = len > 3 && ends(name, ".gz")};
     if (strcmp(name, "-") == 0) return CORUN_OK;
     TRY(resolve(p, name, input, n_input));
     const char *file = base_of(p->path);
@@ -121,28 +121,23 @@ corun_status place_clear(const place *p)
     return CORUN_OK;
 }
 
-/* Whether both paths name one entry of one folder. */
-static bool same_entry(const place *p, const char *a, const place *q, const char *b)
-{
-    struct stat x, y;
-    return strcmp(base_of(a), base_of(b)) == 0 && stat(p->folder, &x) == 0 &&
-           stat(q->folder, &y) == 0 && same_file(&x, &y);
-}
-
 corun_status place_apart(const place *p, const place *q, const char *option)
 {
+    struct stat x, y;
     if (!p->path && !q->path) FAIL(CORUN_EINVAL, "%s and -o write both to standard output", option);
     if (!p->path || !q->path) return CORUN_OK;
+    if (stat(p->folder, &x) != 0 || stat(q->folder, &y) != 0 || !same_file(&x, &y)) return CORUN_OK;
     const char *a[] = {p->path, p->temp, p->journal}, *b[] = {q->path, q->temp, q->journal};
     for (int i = 0; i < 9; i++)
-        if (same_entry(p, a[i / 3], q, b[i % 3]))
+        if (strcmp(base_of(a[i / 3]), base_of(b[i % 3])) == 0)
             FAIL(CORUN_EINVAL, "%s %s and -o %s write to one place", option, p->path, q->path);
     return CORUN_OK;
 }
 
-corun_status place_idle(const place *p)
+corun_status place_find_idle(place *p, const char *name, const char *const *input, size_t n_input)
 {
     struct stat sb;
+    TRY(place_find(p, name, input, n_input));
     if (!p->path || lstat(p->journal, &sb) != 0) return CORUN_OK;
     FAIL(CORUN_EINVAL,
          "%s: a batch that writes there runs or was stopped, and its rows are in %s: let it end "

@@ -24,8 +24,9 @@ corun_status place_find(place *p, const char *name, const char *const *input, si
 corun_status place_clear(const place *p);
 /* CORUN_EINVAL: what p's option names and the output q would be one file, or one beside it. */
 corun_status place_apart(const place *p, const place *q, const char *option);
-/* CORUN_EINVAL: a batch that is not at its end has its journal there, and will write its rows. */
-corun_status place_idle(const place *p);
+/* place_find for what has no journal. CORUN_EINVAL too: a batch that is not at its end has one
+ * there, and will write its rows. */
+corun_status place_find_idle(place *p, const char *name, const char *const *input, size_t n_input);
 void place_free(place *p);
 
 /* Opens path for reading and writing, makes it where it is not there, and locks it. Follows no
